@@ -101,6 +101,27 @@ fn what_no_commit_took_is_as_before() {
     }
 }
 
+/// Making it writable would have taken from it what it was received as.
+#[test]
+fn what_stays_read_only_stays_what_was_received() {
+    let (device, fs, id, root) = mounted();
+    let from = ReceivedFrom { uuid: [7; 16], stransid: 3, stime: (1, 2) };
+    fs.complete_received(&Caller::root(), id, &from).expect("received");
+    let told = |fs: &BtrfsFs| {
+        let info = fs.subvolume_info(id).expect("it is there");
+        (info.received_uuid, info.stransid, info.rtransid, info.stime, info.rtime)
+    };
+    let before = told(&fs);
+    assert!(before.0 == from.uuid && before.2 > 0);
+    fs.hold_commits().expect("hold");
+    let held = fs.set_read_only(&Caller::root(), id, false);
+    assert_eq!(held.expect_err("held").errno(), libc::EBUSY);
+    fs.commit_held().expect("commit");
+    assert_eq!(told(&fs), before);
+    assert_eq!(create(&fs, root, "later"), libc::EROFS);
+    assert!(read_only_on_the_volume(&device, fs));
+}
+
 /// Of each file what it holds.
 fn all_content(fs: &BtrfsFs, files: &[Ino]) -> Vec<[u8; 8]> {
     let content = |file: &Ino| {

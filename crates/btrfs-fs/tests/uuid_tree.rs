@@ -123,3 +123,33 @@ fn more_received_alike_than_an_item_has_room_for() {
     assert!(is_current(&device));
     common::check_device(device.clone(), false, Severity::Warning);
 }
+
+/// What is written to what was received is not what was sent: nothing is built on it any more.
+#[test]
+fn what_can_be_written_again_is_not_what_was_received() {
+    let device = new_volume();
+    let fs = open(&device, false);
+    let (sub, ino) = subvolume(&fs, "sub");
+    receive(&fs, sub, SENT);
+    let copy = snap(&fs, ino, "copy", true).expect("a snapshot");
+    let told = |fs: &BtrfsFs, id| fs.subvolume_info(id).expect("it is there");
+    let base = |fs: &BtrfsFs| {
+        let all = fs.subvolumes().expect("a list");
+        btrfs_fs::known_as(all, SENT, 7).map(|info| info.id)
+    };
+    // Also of one that no commit has seen yet.
+    for id in [copy, sub] {
+        assert!(base(&fs).is_some());
+        fs.set_read_only(&Caller::root(), id, false).expect("writable");
+        let info = told(&fs, id);
+        let zeros = (info.received_uuid, info.stransid, info.rtransid, info.stime, info.rtime);
+        assert_eq!(zeros, ([0; 16], 0, 0, (0, 0), (0, 0)));
+        fs.set_read_only(&Caller::root(), id, true).expect("read-only");
+    }
+    assert_eq!(base(&fs), None);
+    fs.destroy().expect("close");
+    judge(&device);
+    let fs = open(&device, false);
+    assert_eq!(base(&fs), None);
+    fs.destroy().expect("close");
+}

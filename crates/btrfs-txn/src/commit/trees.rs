@@ -68,7 +68,7 @@ fn received(settle: &mut Settling<'_>, id: TreeId, form: &ReceivedForm) -> Resul
     let item = settle.root_item(id)?;
     item.received_uuid = form.uuid;
     (item.stransid, item.stime) = (form.stransid, form.stime);
-    (item.rtransid, item.rtime) = (now, form.rtime);
+    (item.rtransid, item.rtime) = (form.rtransid.unwrap_or(now), form.rtime);
     Ok(())
 }
 

@@ -136,7 +136,7 @@ pub struct SnapshotForm {
     pub entry: Option<OwnEntry>,
 }
 
-/// What the root item of a received subvolume says; the commit adds its own number.
+/// What the root item of a received subvolume says.
 #[derive(Clone, Debug)]
 pub struct ReceivedForm {
     /// Of what was sent.
@@ -145,8 +145,18 @@ pub struct ReceivedForm {
     pub stransid: u64,
     /// When it was sent.
     pub stime: Timespec,
-    /// Now.
+    /// By which commit it was received; `None`: by the one that says so.
+    pub rtransid: Option<u64>,
+    /// When it was received.
     pub rtime: Timespec,
+}
+
+impl ReceivedForm {
+    /// It was not received.
+    pub fn nothing() -> ReceivedForm {
+        let never = Timespec { sec: 0, nsec: 0 };
+        ReceivedForm { uuid: [0; 16], stransid: 0, stime: never, rtransid: Some(0), rtime: never }
+    }
 }
 
 /// An entry of a directory of the source, and the directory as it was without.

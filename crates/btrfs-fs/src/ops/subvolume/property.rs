@@ -1,6 +1,7 @@
 //! What a subvolume is told to be: read-only, or where mounts begin.
 
 use super::permission::must_own;
+use super::received::{become_known, known_as};
 use super::{commit_unknown, in_root_tree, must_live};
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -12,12 +13,13 @@ use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
-use btrfs_txn::delta::TreeAction;
+use btrfs_txn::delta::{ReceivedForm, TreeAction};
 use vfs::{Errno, FsError, Result};
 
 const DEFAULT: &[u8] = b"default";
 
-/// What came before is in it; what comes behind hears EROFS.
+/// What came before is in it; what comes behind hears EROFS. What was received and can be written from now on is
+/// not what was sent any more: by the same commit nothing says that it was received.
 pub(crate) fn set_read_only(
     engine: &Engine,
     caller: &Caller,
@@ -33,23 +35,16 @@ pub(crate) fn set_read_only(
     if subvolume.is_read_only() == read_only {
         return Ok(());
     }
-    let change = cost::root_item();
-    let cost = cost::with(cost::Cost::default(), change);
+    let received = if read_only { ReceivedForm::nothing() } else { known_as(engine, tree)? };
+    let forgets = received.uuid != [0; 16];
+    let cost = cost_of(forgets);
     let room = engine.reserver.reserve(cost)?;
     let closed = read_only.then(|| close_to_writers(engine, &subvolume, tree)).transpose()?;
-    let act = |read_only| {
-        let bit = |when| if when { ROOT_SUBVOL_RDONLY } else { 0 };
-        let (set, clear) = (bit(read_only), bit(!read_only));
-        engine.core.begin().act(TreeAction::Flags { id: tree, set, clear }, change);
-    };
-    act(read_only);
+    let forget = forgets.then(|| (received.uuid, ReceivedForm::nothing()));
+    turn(engine, tree, read_only, forget)?;
     drop(room);
     if let Err(error) = engine.committer.commit_written_back() {
-        // The epoch goes with a later commit, which is to leave it as it was.
-        if engine.core.health.changeable().is_ok() {
-            let _room = engine.reservations.hold_anyway(cost);
-            act(!read_only);
-        }
+        turn_back(engine, tree, !read_only, forgets.then_some(received), cost)?;
         return Err(error);
     }
     match closed {
@@ -57,6 +52,51 @@ pub(crate) fn set_read_only(
         None => subvolume.set_read_only(false),
     }
     Ok(())
+}
+
+fn cost_of(forgets: bool) -> cost::Cost {
+    let flag = cost::with(cost::Cost::default(), cost::root_item());
+    match forgets {
+        true => cost::with(flag + cost::subvolume_name(0), cost::root_item()),
+        false => flag,
+    }
+}
+
+/// The flag, and what it was received as before and is from now on, if that changes.
+fn turn(
+    engine: &Engine,
+    tree: TreeId,
+    read_only: bool,
+    received: Option<([u8; 16], ReceivedForm)>,
+) -> Result<()> {
+    let action = cost::root_item();
+    let (set, clear) = match read_only {
+        true => (ROOT_SUBVOL_RDONLY, 0),
+        false => (0, ROOT_SUBVOL_RDONLY),
+    };
+    change(&engine.core, |op| {
+        if let Some((before, form)) = received {
+            become_known(op, tree, (&before, form), action)?;
+        }
+        op.act(TreeAction::Flags { id: tree, set, clear }, action);
+        Ok(())
+    })
+}
+
+/// The epoch of a failed commit goes with a later one, which is to leave it as it was.
+fn turn_back(
+    engine: &Engine,
+    tree: TreeId,
+    read_only: bool,
+    received: Option<ReceivedForm>,
+    cost: cost::Cost,
+) -> Result<()> {
+    if engine.core.health.changeable().is_err() {
+        return Ok(());
+    }
+    let _room = engine.reservations.hold_anyway(cost);
+    let again = received.map(|form| ([0; 16], form));
+    turn(engine, tree, read_only, again).or_else(|_| turn(engine, tree, read_only, None))
 }
 
 /// Nobody changes anything in a subvolume; again they may once this is dropped, unless the volume

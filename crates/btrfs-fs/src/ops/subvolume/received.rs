@@ -34,15 +34,14 @@ pub(crate) fn set_received(
     if subvolume.is_read_only() {
         return Err(Errno::EROFS.into());
     }
-    commit_unknown(engine, tree)?;
-    let before = engine.core.roots().get(tree).map(|root| root.item.received_uuid);
-    let before = before.ok_or(FsError::Posix(Errno::ESTALE))?;
+    let before = known_as(engine, tree)?.uuid;
+    let form = received_now(engine, from);
     let action = cost::root_item();
     let cost = cost::with(cost::with(cost::subvolume_name(0), action), action);
     let room = engine.reserver.reserve(cost)?;
     let closed = completes.then(|| close_to_writers(engine, &subvolume, tree)).transpose()?;
     change(&engine.core, |op| {
-        become_known(op, tree, (&before, from), action)?;
+        become_known(op, tree, (&before, form), action)?;
         if completes {
             op.act(TreeAction::Flags { id: tree, set: ROOT_SUBVOL_RDONLY, clear: 0 }, action);
         }
@@ -54,22 +53,40 @@ pub(crate) fn set_received(
     engine.committer.commit_written_back()
 }
 
-/// It is listed under what it was received as, and no more under what it was `before`.
-fn become_known(
-    op: &Op<'_>,
-    tree: TreeId,
-    (before, from): (&[u8; 16], &ReceivedFrom),
-    action: ActionCost,
-) -> Result<()> {
-    can_note(op, &from.uuid, UUID_KEY_RECEIVED_SUBVOL)?;
-    note_uuid(op, before, UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
-    note_uuid(op, &from.uuid, UUID_KEY_RECEIVED_SUBVOL, tree, true)?;
-    let form = Box::new(ReceivedForm {
+fn received_now(engine: &Engine, from: &ReceivedFrom) -> ReceivedForm {
+    ReceivedForm {
         uuid: from.uuid,
         stransid: from.stransid,
         stime: Timespec { sec: from.stime.0, nsec: from.stime.1 },
-        rtime: op.core.now(),
-    });
-    op.act(TreeAction::Received { id: tree, form }, action);
+        rtransid: None,
+        rtime: engine.core.now(),
+    }
+}
+
+/// What it was received as, as of the last commit.
+pub(super) fn known_as(engine: &Engine, tree: TreeId) -> Result<ReceivedForm> {
+    commit_unknown(engine, tree)?;
+    let roots = engine.core.roots();
+    let item = roots.get(tree).ok_or(FsError::Posix(Errno::ESTALE))?.item;
+    Ok(ReceivedForm {
+        uuid: item.received_uuid,
+        stransid: item.stransid,
+        stime: item.stime,
+        rtransid: Some(item.rtransid),
+        rtime: item.rtime,
+    })
+}
+
+/// It is listed under what it was received as, and no more under what it was `before`.
+pub(super) fn become_known(
+    op: &Op<'_>,
+    tree: TreeId,
+    (before, form): (&[u8; 16], ReceivedForm),
+    action: ActionCost,
+) -> Result<()> {
+    can_note(op, &form.uuid, UUID_KEY_RECEIVED_SUBVOL)?;
+    note_uuid(op, before, UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
+    note_uuid(op, &form.uuid, UUID_KEY_RECEIVED_SUBVOL, tree, true)?;
+    op.act(TreeAction::Received { id: tree, form: Box::new(form) }, action);
     Ok(())
 }

@@ -60,8 +60,9 @@ pub fn known_as(
         let same = if received { info.stransid } else { info.ctransid } == ctransid;
         (received, same)
     };
-    let known =
-        |info: &SubvolumeInfo| info.read_only && [info.uuid, info.received_uuid].contains(&uuid);
+    let known = |info: &SubvolumeInfo| {
+        info.read_only && !info.deleted && [info.uuid, info.received_uuid].contains(&uuid)
+    };
     let all = all.into_iter().filter(known);
     (uuid != [0; 16]).then(|| all.max_by_key(fit)).flatten()
 }

@@ -104,20 +104,18 @@ impl Committed<'_> {
     }
 
     /// Files that have something of an extent, of the first some hundred references; nothing where
-    /// there is only one.
+    /// there is only one. They are hints: what cannot be read, of whatever subvolume, is left out.
     pub fn references(&self, extent: Logical) -> Result<Vec<Reference>> {
         let Some(root) = self.roots.get(TreeId::EXTENT) else { return Ok(Vec::new()) };
         let first = Key::new(extent.0, kind::EXTENT_ITEM, 0);
         let last = Key::new(extent.0, kind::SHARED_DATA_REF, u64::MAX);
         let mut all = Vec::new();
         for item in scan(self.nodes(), &root.root, first..=last) {
-            let item = item.fs()?;
-            let found = references_of(item.key(), item.data());
-            let Some(some) = found.map_err(|corrupt| corrupt.key(item.key())).fs()? else {
-                return Ok(Vec::new());
-            };
+            let Ok(item) = item else { break };
+            let Ok(found) = references_of(item.key(), item.data()) else { continue };
+            let Some(some) = found else { return Ok(Vec::new()) };
             for reference in some {
-                self.note(extent, reference, &mut all)?;
+                self.note(extent, reference, &mut all);
             }
             if all.len() >= MOST_REFS {
                 break;
@@ -126,27 +124,25 @@ impl Committed<'_> {
         Ok(all)
     }
 
-    fn note(&self, extent: Logical, reference: InlineRef, all: &mut Vec<Reference>) -> Result<()> {
+    fn note(&self, extent: Logical, reference: InlineRef, all: &mut Vec<Reference>) {
         let parent = match reference {
             InlineRef::Data(data) => {
                 all.push((data.objectid, data.offset));
-                return Ok(());
+                return;
             }
             InlineRef::SharedData { parent, .. } => Logical(parent),
-            _ => return Ok(()),
+            _ => return,
         };
         let expect =
             Expect { logical: parent, level: 0, generation: None, owner: None, first_key: None };
-        let leaf = self.nodes().node(&expect).fs()?;
+        let Ok(leaf) = self.nodes().node(&expect) else { return };
         for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
-            let found = FileExtent::parse(data).map_err(|corrupt| corrupt.key(key)).fs()?;
-            if let FileExtent::Extent { fields, .. } = found
+            if let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(data)
                 && fields.disk_bytenr == extent
             {
                 all.push((key.objectid, key.offset.wrapping_sub(fields.offset)));
             }
         }
-        Ok(())
     }
 }
 

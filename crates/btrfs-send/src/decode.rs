@@ -212,11 +212,10 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// 4,096 bytes are the longest path that anybody opens.
 fn path<'a>(path: &'a [u8], what: &'static str) -> Result<&'a [u8], Problem> {
     match path.len() {
-        0..4096 if !path.contains(&0) => Ok(path),
-        0..4096 => Err(Problem::Senseless("a path with a NUL in it")),
+        0..wire::MAX_PATH if !path.contains(&0) => Ok(path),
+        0..wire::MAX_PATH => Err(Problem::Senseless("a path with a NUL in it")),
         _ => Err(Problem::AttributeLength(what)),
     }
 }

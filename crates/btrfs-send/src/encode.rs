@@ -118,7 +118,19 @@ impl Attributes<'_> {
     }
 
     fn path(&mut self, path: &[u8]) -> &mut Self {
-        self.bytes(Attr::Path, path)
+        self.path_as(Attr::Path, path)
+    }
+
+    /// What no receiver would take is not sent either.
+    fn path_as(&mut self, attr: Attr, path: &[u8]) -> &mut Self {
+        if path.len() >= wire::MAX_PATH {
+            self.wrong = Some(Problem::LongPath(path.to_vec()));
+            return self;
+        }
+        if path.contains(&0) {
+            self.wrong = Some(Problem::Senseless("a path with a NUL in it"));
+        }
+        self.bytes(attr, path)
     }
 
     /// The last one; in protocol 2 it goes to the end of the command, without a length.
@@ -177,15 +189,15 @@ fn write_name(out: &mut Attributes<'_>, command: &Command<'_>) -> Number {
             special(kind)
         }
         Command::Symlink { path, ino, target } => {
-            out.path(path).number(Attr::Ino, ino).bytes(Attr::PathLink, target);
+            out.path(path).number(Attr::Ino, ino).path_as(Attr::PathLink, target);
             Number::Symlink
         }
         Command::Rename { path, to } => {
-            out.path(path).bytes(Attr::PathTo, to);
+            out.path(path).path_as(Attr::PathTo, to);
             Number::Rename
         }
         Command::Link { path, old } => {
-            out.path(path).bytes(Attr::PathLink, old);
+            out.path(path).path_as(Attr::PathLink, old);
             Number::Link
         }
         Command::Unlink { path } => {
@@ -217,7 +229,7 @@ fn write_content(out: &mut Attributes<'_>, command: &Command<'_>) -> Number {
         Command::Clone { path, offset, len, from, from_path, from_offset } => {
             out.number(Attr::FileOffset, offset).number(Attr::CloneLen, len).path(path);
             out.origin(Attr::CloneUuid, Attr::CloneCtransid, &from);
-            out.bytes(Attr::ClonePath, from_path).number(Attr::CloneOffset, from_offset);
+            out.path_as(Attr::ClonePath, from_path).number(Attr::CloneOffset, from_offset);
             Number::Clone
         }
         Command::Truncate { path, size } => {
@@ -252,11 +264,11 @@ fn write_content(out: &mut Attributes<'_>, command: &Command<'_>) -> Number {
 fn write_metadata(out: &mut Attributes<'_>, command: &Command<'_>) -> Number {
     match *command {
         Command::SetXattr { path, name, value } => {
-            out.path(path).bytes(Attr::XattrName, name).bytes(Attr::XattrData, value);
+            out.path(path).path_as(Attr::XattrName, name).bytes(Attr::XattrData, value);
             Number::SetXattr
         }
         Command::RemoveXattr { path, name } => {
-            out.path(path).bytes(Attr::XattrName, name);
+            out.path(path).path_as(Attr::XattrName, name);
             Number::RemoveXattr
         }
         Command::Chmod { path, mode } => {

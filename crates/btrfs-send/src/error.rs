@@ -34,6 +34,8 @@ pub enum Problem {
     UnknownAttribute(u16),
     /// An attribute is longer or shorter than it may be.
     AttributeLength(&'static str),
+    /// A path is longer than any that can be opened; a receiver would refuse it.
+    LongPath(Vec<u8>),
     /// A command lacks an attribute.
     Missing(&'static str),
     /// A command has an attribute twice.
@@ -72,6 +74,13 @@ impl Display for Problem {
             Problem::UnknownCommand(number) => write!(f, "command {number} is not known"),
             Problem::UnknownAttribute(number) => write!(f, "attribute {number} is not known"),
             Problem::AttributeLength(what) => write!(f, "{what} has a wrong length"),
+            Problem::LongPath(path) => {
+                let shown = |part: &[u8]| String::from_utf8_lossy(part).escape_debug().to_string();
+                let (front, end) =
+                    (&path[..path.len().min(60)], &path[path.len().saturating_sub(60)..]);
+                let (front, end) = (shown(front), shown(end));
+                write!(f, "{front}...{end}: a path of {} bytes, and 4095 are the most", path.len())
+            }
             Problem::Missing(what) => write!(f, "a command without {what}"),
             Problem::Twice(what) => write!(f, "a command has {what} twice"),
             Problem::Senseless(what) => f.write_str(what),

@@ -134,3 +134,47 @@ fn files_that_are_verified_are_protocol_3s() {
     bytes[13] = 2;
     assert!(matches!(run(&bytes), (0, Some((17, Problem::UnknownCommand(26))))));
 }
+
+/// Or a stream that nobody can receive is told of only there.
+#[test]
+fn what_no_receiver_takes_is_not_sent() {
+    let (origin, time) = (Origin { uuid: [7; 16], ctransid: 9 }, (0, 0));
+    let with = |path: &[u8]| {
+        let commands = [
+            Command::MkFile { path, ino: 257 },
+            Command::Symlink { path: b"link", ino: 257, target: path },
+            Command::Rename { path: b"file", to: path },
+            Command::Link { path: b"file", old: path },
+            Command::Write { path, offset: 0, data: b"content" },
+            Command::Clone {
+                path: b"file",
+                offset: 0,
+                len: 1,
+                from: origin,
+                from_path: path,
+                from_offset: 0,
+            },
+            Command::SetXattr { path: b"file", name: path, value: b"" },
+            Command::RemoveXattr { path: b"file", name: path },
+            Command::Utimes { path, atime: time, mtime: time, ctime: time, otime: None },
+        ];
+        commands.map(|command| {
+            let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+            let begun = encoder.offset();
+            let put = encoder.put(&command);
+            assert_eq!(put.is_err(), encoder.offset() == begun, "nothing of it is written");
+            let taken =
+                Decoder::new(&encoder.into_inner()[..]).next_command().is_ok_and(|c| c.is_some());
+            assert_eq!(put.is_ok(), taken, "{command:?}");
+            put.err().map(|error| error.to_string())
+        })
+    };
+    let mut long = b"directory/".repeat(410);
+    long.truncate(4096);
+    for said in with(&long) {
+        let said = said.expect("it is too long");
+        assert!(said.contains("directory/directory/") && said.contains("4096"), "{said}");
+    }
+    assert!(with(&long[..4095]).iter().all(|said| said.is_none()));
+    assert!(with(b"a\0b").iter().all(|said| said.is_some()));
+}

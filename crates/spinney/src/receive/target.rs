@@ -25,6 +25,8 @@ use vfs::{
 const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
 /// A copy of what cannot be shared.
 const COPY: usize = 1 << 17;
+/// Subvolumes that are cloned from, and remembered.
+const ORIGINS: usize = 64;
 
 /// Below a directory of a volume.
 pub(super) struct InVolume<'v> {
@@ -34,6 +36,9 @@ pub(super) struct InVolume<'v> {
     open: Option<Open>,
     last_dir: Option<(Vec<u8>, Node)>,
     last_file: Option<(Vec<u8>, Node)>,
+    /// Root directories of what the subvolume was cloned from: to look for one means a look at all
+    /// subvolumes, and a commit. The last one is the one that was used last.
+    origins: Vec<(Origin, Node)>,
     /// Who sends the stream is gone: looked at within commands that take long.
     gone: &'v dyn Fn() -> bool,
 }
@@ -53,13 +58,15 @@ impl<'v> InVolume<'v> {
         dir: Node,
         gone: &'v dyn Fn() -> bool,
     ) -> InVolume<'v> {
-        InVolume { guard, fs, dir, open: None, last_dir: None, last_file: None, gone }
+        let (open, last_dir, last_file, origins) = Default::default();
+        InVolume { guard, fs, dir, open, last_dir, last_file, origins, gone }
     }
 
     fn opened(&mut self, name: &[u8], beginning: Beginning, (id, entry): (SubvolId, Entry)) {
         let unsettled = beginning.is(id);
         let root = Node::held(self.fs, entry);
         self.open = Some(Open { id, root, _unsettled: unsettled });
+        self.origins.clear();
         self.names_changed();
         self.tell(|observer| {
             observer.name_changed(self.dir.ino(), name);
@@ -159,15 +166,25 @@ impl<'v> InVolume<'v> {
         Ok(btrfs_fs::known_as(all, origin.uuid, origin.ctransid))
     }
 
+    fn root_of(&mut self, origin: &Origin) -> Result<&Node> {
+        let known = match self.origins.iter().position(|(known, _)| known == origin) {
+            Some(at) => self.origins.remove(at),
+            None => {
+                let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+                if self.origins.len() >= ORIGINS {
+                    self.origins.remove(0);
+                }
+                (*origin, Node::at(self.fs, info.root)?)
+            }
+        };
+        self.origins.push(known);
+        self.origins.last().map(|(_, root)| root).ok_or(Errno::ENOENT.into())
+    }
+
     fn source(&mut self, from: &CloneFrom<'_>) -> Result<Node> {
-        let other;
         let root = match &from.origin {
             None => self.root()?,
-            Some(origin) => {
-                let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
-                other = Node::at(self.fs, info.root)?;
-                &other
-            }
+            Some(origin) => self.root_of(origin)?,
         };
         let (dir, name) = from.path.split().ok_or(FsError::Posix(Errno::EINVAL))?;
         let node = walk(root, dir)?.child(name)?;
@@ -286,6 +303,7 @@ impl Target for InVolume<'_> {
 
     fn complete(&mut self, received: &Received) -> Result<()> {
         self.names_changed();
+        self.origins.clear();
         let Some(open) = self.open.take() else { return Err(Errno::EINVAL.into()) };
         let (uuid, stransid) = (received.origin.uuid, received.origin.ctransid);
         let from = ReceivedFrom { uuid, stransid, stime: (0, 0) };

@@ -38,6 +38,9 @@ pub(super) struct InMount {
     /// The one that was used last is the last one.
     dirs: Vec<(Vec<u8>, File)>,
     last_file: Option<(Vec<u8>, File)>,
+    /// Root directories of what the subvolume was cloned from, as `dirs`: to look for one means a
+    /// look at all subvolumes, and a commit.
+    origins: Vec<(Origin, File)>,
 }
 
 /// The subvolume that is being received.
@@ -108,9 +111,9 @@ impl InMount {
         let top =
             open_beneath(&File::open(path).map_err(|e| Error::io(path, &e))?, b"", READ_DIR, 0);
         let top = top.map_err(|e| Error::io(path, &e))?;
-        let (open, dirs, last_file) = (None, Vec::new(), None);
+        let (open, dirs, last_file, origins) = Default::default();
         let mounted = point.map(|point| Mounted::said(point, path)).transpose()?;
-        Ok(InMount { path: path.to_owned(), top, door, mounted, open, dirs, last_file })
+        Ok(InMount { path: path.to_owned(), top, door, mounted, open, dirs, last_file, origins })
     }
 
     /// The process has no other root directory from now on. What is built on is read all the same,
@@ -124,6 +127,7 @@ impl InMount {
 
     fn opened(&mut self, name: &[u8]) -> Result<()> {
         self.let_go();
+        self.origins.clear();
         let root = open_beneath(&self.top, name, READ_DIR, 0).fs()?;
         let ino = Ino(sys::stat(&root).fs()?.stx_ino);
         let path = self.path.join(OsStr::from_bytes(name));
@@ -223,18 +227,34 @@ impl InMount {
         let file = match &from.origin {
             None => open_beneath(&self.open()?.root, from.path.as_bytes(), flags, 0).fs()?,
             Some(origin) => {
-                let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
-                let root = self.root_of(&info)?;
-                if sys::stat(&root).fs()?.stx_ino != info.root.0 {
-                    return Err(Errno::ENOENT.into());
-                }
-                open_beneath(&root, from.path.as_bytes(), flags, 0).fs()?
+                let root = self.origin(origin)?;
+                open_beneath(root, from.path.as_bytes(), flags, 0).fs()?
             }
         };
         match is_file(&file)? {
             true => Ok(file),
             false => Err(Errno::EINVAL.into()),
         }
+    }
+
+    /// The root directory of what is known as `origin`.
+    fn origin(&mut self, origin: &Origin) -> Result<&File> {
+        let known = match self.origins.iter().position(|(known, _)| known == origin) {
+            Some(at) => self.origins.remove(at),
+            None => {
+                let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+                let root = self.root_of(&info)?;
+                if sys::stat(&root).fs()?.stx_ino != info.root.0 {
+                    return Err(Errno::ENOENT.into());
+                }
+                if self.origins.len() >= DIRS {
+                    self.origins.remove(0);
+                }
+                (*origin, root)
+            }
+        };
+        self.origins.push(known);
+        self.origins.last().map(|(_, root)| root).ok_or(Errno::ENOENT.into())
     }
 
     /// The root directory of a subvolume in the mount, which may begin below the top level.
@@ -270,6 +290,7 @@ impl Target for InMount {
 
     fn complete(&mut self, received: &Received) -> Result<()> {
         self.let_go();
+        self.origins.clear();
         let Some(open) = self.open.take() else { return Err(Errno::EINVAL.into()) };
         // What the kernel keeps of the files goes to the server.
         sys::sync_file_system(&open.root).fs()?;

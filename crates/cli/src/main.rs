@@ -16,6 +16,7 @@ mod marks;
 mod mode;
 mod mount;
 mod mounts;
+mod out_file;
 mod output;
 mod partitions;
 mod progress;

@@ -170,3 +170,44 @@ fn streams_from_a_mount() {
         assert!(one.len() > 1000 && one == other, "{name}: {} {}", one.len(), other.len());
     }
 }
+
+/// What a file had is there until there is something to be written, and no image that is read is emptied.
+#[test]
+fn a_file_is_emptied_by_a_stream_alone() {
+    let image = Image::new("send-file");
+    let [v, s] = ["/v", "/s"].map(|path| image.at(path));
+    fine(&["subvolume", "create", &v]);
+    fine(&["subvolume", "snapshot", "-r", &v, &s]);
+    let dir = TempDir::new("send-file-streams").unwrap();
+    let [file, other] = ["backup", "other"].map(|name| dir.join(name).display().to_string());
+    fine(&["send", "-q", "-f", &file, &s]);
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let before = std::fs::read(&file).unwrap();
+    let gone = image.at("/gone");
+    for wrong in [&["-p", &gone, &s][..], &[&gone], &["-p", &v, &s], &[&v]] {
+        failing(&[&["send", "-q", "-f", &file], wrong].concat());
+        assert_eq!(std::fs::read(&file).unwrap(), before, "{wrong:?}");
+        failing(&[&["send", "-q", "-f", &other], wrong].concat());
+        assert!(!Path::new(&other).exists(), "{wrong:?}");
+    }
+    fine(&["send", "-q", "-f", &file, &s]);
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    let bytes = std::fs::metadata(&image.path).unwrap().len();
+    let itself = image.path.display().to_string();
+    for words in [&["send", "-f", &itself, &s][..], &["tar", "-c", "-f", &itself, &image.at("/")]] {
+        let (code, said) = failing(words);
+        assert!(code == 1 && said.contains("in use"), "{said}");
+    }
+    assert_eq!(std::fs::metadata(&image.path).unwrap().len(), bytes);
+    fine(&["send", "-q", "-f", &file, &s]);
+    if lacks_fuse("fuse") {
+        return;
+    }
+    let mount = Mount::new(&image, "");
+    let (_, said) = failing(&["send", "-f", &itself, &mount.join("s").display().to_string()]);
+    assert!(said.contains("in use"), "{said}");
+    mount.umount();
+    fine(&["send", "-q", "-f", &file, &s]);
+}

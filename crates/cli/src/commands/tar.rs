@@ -9,6 +9,7 @@ use crate::inside::path::split;
 use crate::inside::volumes::At;
 use crate::inside::{self, Failures, Scope, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
+use crate::out_file::OutFile;
 use crate::rescue_options::RescueOptions;
 use btrfs_fs::Subvol;
 use std::ffi::OsString;
@@ -110,7 +111,7 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
     }
     Scope::of(subvol, &words.operands, false).rescue(words.rescue).run(|volumes, failures| {
         let out = match &words.file {
-            Some(file) => File::create(file).map_err(|e| Error::io(Path::new(file), &e))?,
+            Some(file) => emptied(Path::new(file))?,
             None => own(std::io::stdout().as_fd(), "standard output")?,
         };
         let mut packer = Packer::new(BufWriter::with_capacity(1 << 20, out), failures);
@@ -123,6 +124,14 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
         }
         packer.finish()
     })
+}
+
+/// Unless an image that is open is meant: by mistake, as one that is read.
+fn emptied(path: &Path) -> Result<File> {
+    let mut file = OutFile::open(path, 0o666)?;
+    file.is_free()?;
+    file.empty().map_err(|e| Error::io(path, &e))?;
+    file.again()
 }
 
 type Found<'v> = (&'v spinney::Volume, inside::Node, Vec<u8>);

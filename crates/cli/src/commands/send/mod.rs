@@ -4,16 +4,16 @@ mod mount;
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, VolumePath};
+use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::mount::options::{subvol_id, subvol_path};
+use crate::out_file::OutFile;
 use btrfs_fs::Subvol;
 use btrfs_send::Protocol;
 use btrfs_sender::Options;
 use spinney::{SendOptions, Volume};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ Options
     -c CLONE          content that SUBVOLUME shares with this one, which the receiver has,
                       too, is taken from there; may be given several times. Without -p the
                       nearest relative of them is the parent
-    -f FILE           write to FILE, not to standard output
+    -f FILE           write to FILE, not to standard output; a new one gets mode 0600
     -e                of several subvolumes: one header and one end for all of them
     --no-data         say which ranges of files changed, and not what is in them
     --proto N         1 (the default), or 2: with holes, flags of files, and times of birth;
@@ -63,8 +63,7 @@ fn run(args: Args) -> Result<Exit> {
     let (wanted, subvol) = words(args)?;
     let all: Vec<VolumePath> =
         wanted.subvolumes.iter().chain(&wanted.parent).chain(&wanted.clones).cloned().collect();
-    let output = output(wanted.file.as_deref())?;
-    let mut output = BufWriter::with_capacity(1 << 18, output);
+    let mut output = BufWriter::with_capacity(1 << 18, output(wanted.file.as_deref())?);
     if wanted.verbose {
         wanted
             .subvolumes
@@ -72,22 +71,62 @@ fn run(args: Args) -> Result<Exit> {
             .for_each(|place| say_error(&format!("At subvol {}", place.show())));
     }
     place::at(&all, subvol, false, |open, _| {
-        match &all[0] {
-            VolumePath::Mount(_) => mount::send(&wanted, &mut output)?,
-            VolumePath::Image(first) => {
-                let volume = open.volume(first)?;
-                for other in &all[1..] {
-                    let same = matches!(other, VolumePath::Image(inside) if open.volume(inside)?.is(volume));
-                    if !same {
-                        let what = "lies in another volume than the subvolume that is sent";
-                        return Err(Error::about(other.show(), what));
-                    }
-                }
-                send(volume, &wanted, &mut output)?;
-            }
+        let done = stream(open, &wanted, &all, &mut output);
+        // Of what was refused at once the file hears nothing.
+        if done.is_err() && matches!(output.get_ref(), To::File(file) if !file.has_begun()) {
+            drop(output.into_parts());
         }
-        output.flush().map_err(|e| Error::about("the stream", io_text(&e)))
+        done
     })
+}
+
+fn stream(
+    open: &Open<'_>,
+    wanted: &Wanted,
+    all: &[VolumePath],
+    output: &mut BufWriter<To>,
+) -> Result<()> {
+    if let To::File(file) = output.get_ref() {
+        file.is_free()?;
+    }
+    match &all[0] {
+        VolumePath::Mount(_) => mount::send(wanted, output)?,
+        VolumePath::Image(first) => {
+            let volume = open.volume(first)?;
+            for other in &all[1..] {
+                let same =
+                    matches!(other, VolumePath::Image(inside) if open.volume(inside)?.is(volume));
+                if !same {
+                    let what = "lies in another volume than the subvolume that is sent";
+                    return Err(Error::about(other.show(), what));
+                }
+            }
+            send(volume, wanted, output)?;
+        }
+    }
+    output.flush().map_err(|e| Error::about("the stream", io_text(&e)))
+}
+
+/// Where the stream goes.
+enum To {
+    File(OutFile),
+    Output(StdoutLock<'static>),
+}
+
+impl Write for To {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            To::File(file) => file.write(bytes),
+            To::Output(output) => output.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            To::File(file) => file.flush(),
+            To::Output(output) => output.flush(),
+        }
+    }
 }
 
 fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
@@ -140,13 +179,14 @@ fn protocol_of(word: &str) -> Result<Protocol> {
     }
 }
 
-fn output(file: Option<&Path>) -> Result<Box<dyn Write>> {
+fn output(file: Option<&Path>) -> Result<To> {
     match file {
-        Some(path) => Ok(Box::new(File::create(path).map_err(|e| Error::io(path, &e))?)),
+        // What is in a stream not everybody may read.
+        Some(path) => Ok(To::File(OutFile::open(path, 0o600)?)),
         None if io::stdout().is_terminal() => {
             Err(Error::usage("a stream is nothing for a terminal; write -f FILE"))
         }
-        None => Ok(Box::new(io::stdout().lock())),
+        None => Ok(To::Output(io::stdout().lock())),
     }
 }
 

@@ -61,18 +61,14 @@ impl<'s> Content<'s> {
         for (start, end) in ranges.iter().map(|(start, end)| (*start, (*end).min(new.size))) {
             let mut at = start;
             while at < end {
-                let is = space.right.pieces(ino, at, end, BATCH)?;
-                let full = is.len() == BATCH;
-                let upto = is.last().filter(|_| full).map_or(end, |last| last.end.min(end));
-                let was = match (&space.left, old) {
-                    (Some(left), Some(old)) => before(left, ino, at, upto.min(old.size))?,
-                    _ => Vec::new(),
-                };
+                let (is, was, upto) = batch(space, (ino, old), at, end)?;
+                // What a piece has in front of it was sent with those before.
+                let from = if at == start { 0 } else { at };
                 for piece in spans(is, at, upto) {
                     if !matches!(piece.kind, PieceKind::Zeros) {
                         last = last.max(piece.end);
                     }
-                    self.send_piece(space, &target, &piece, &was, out)?;
+                    self.send_piece(space, &target, (from, &piece), &was, out)?;
                 }
                 at = upto;
             }
@@ -87,15 +83,16 @@ impl<'s> Content<'s> {
         &mut self,
         space: &mut Namespace<'s>,
         target: &Target<'_>,
-        piece: &Piece,
+        (from, piece): (u64, &Piece),
         was: &[Piece],
         out: &mut Out<'_>,
     ) -> Result<()> {
         let is_zeros = matches!(piece.kind, PieceKind::Zeros);
         // Where the parent has what has to be written over, or not what is to be there.
-        let mut at = piece.start;
-        for old in was.iter().filter(|old| old.start < piece.end && old.end > piece.start) {
-            let (start, end) = (old.start.max(piece.start), old.end.min(piece.end));
+        let mut at = piece.start.max(from);
+        let was = &was[was.partition_point(|old| old.end <= at)..];
+        for old in was.iter().take_while(|old| old.start < piece.end) {
+            let (start, end) = (old.start.max(at), old.end.min(piece.end));
             if is_zeros && !matches!(old.kind, PieceKind::Zeros) {
                 self.send_zeros(target, start, end, out)?;
             }
@@ -255,12 +252,35 @@ impl<'s> Content<'s> {
     }
 }
 
-/// What the parent has before `end`, which may be the end of its file.
+/// What is there, and what the parent has, up to where both say all.
+fn batch(
+    space: &Namespace<'_>,
+    (ino, old): (u64, Option<&InodeItem>),
+    at: u64,
+    end: u64,
+) -> Result<(Vec<Piece>, Vec<Piece>, u64)> {
+    let is = space.right.pieces(ino, at, end, BATCH)?;
+    let upto = whole_to(&is, end);
+    let was = match (&space.left, old) {
+        (Some(left), Some(old)) => before(left, ino, at, upto.min(old.size))?,
+        _ => Vec::new(),
+    };
+    let upto = whole_to(&was, upto);
+    Ok((is, was, upto))
+}
+
+/// To where pieces before `end` say all, of which no more than a batch was read.
+fn whole_to(pieces: &[Piece], end: u64) -> u64 {
+    let full = pieces.len() >= BATCH;
+    pieces.last().filter(|_| full).map_or(end, |last| last.end.min(end))
+}
+
+/// A batch of what the parent has before `end`, which may be the end of its file.
 fn before(left: &Tree<'_>, ino: u64, start: u64, end: u64) -> Result<Vec<Piece>> {
     if start >= end {
         return Ok(Vec::new());
     }
-    let mut all = left.pieces(ino, start, end, usize::MAX)?;
+    let mut all = left.pieces(ino, start, end, BATCH)?;
     for piece in &mut all {
         piece.end = piece.end.min(end);
     }
@@ -270,7 +290,7 @@ fn before(left: &Tree<'_>, ino: u64, start: u64, end: u64) -> Result<Vec<Piece>>
 /// The range without gaps: zeros where there is nothing.
 fn spans(pieces: Vec<Piece>, start: u64, end: u64) -> Vec<Piece> {
     let (mut all, mut at) = (Vec::new(), start);
-    for piece in pieces {
+    for piece in pieces.into_iter().take_while(|piece| piece.start < end) {
         if piece.start > at {
             all.push(Piece { start: at, end: piece.start.min(end), kind: PieceKind::Zeros });
         }

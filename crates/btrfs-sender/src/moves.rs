@@ -16,9 +16,9 @@ use crate::inherited::take_back;
 use crate::namespace::{Dir, Namespace};
 use crate::sender::Out;
 use crate::tree::{Name, is_dir, names_of};
-use btrfs_disk::ids::FIRST_FREE_OBJECTID as ROOT;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};
 use btrfs_send::Command;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// How many wait for each other at most before something is put aside.
 const PATIENCE: usize = 64;
@@ -72,7 +72,8 @@ impl<'s> Moves<'s> {
             false => (was, Vec::new(), None),
             true => {
                 let (removed, added) = renamed(change)?;
-                let stays = was.into_iter().find(|name| !removed.contains(name));
+                let gone: HashSet<&Name> = removed.iter().collect();
+                let stays = was.into_iter().find(|name| !gone.contains(name));
                 (removed, added, stays.map(|name| (Dir::Old(name.dir), name.name)))
             }
         };
@@ -233,7 +234,7 @@ impl<'s> Moves<'s> {
     /// If `dir` lies in the directory `ino`: which one on the way is still to be moved.
     fn between(&mut self, ino: u64, dir: Dir) -> Result<Option<u64>> {
         let (mut at, mut movable) = (dir, None);
-        loop {
+        for _ in 0..=MAX_PATH_NAMES {
             if at == Dir::Old(ino) {
                 return movable.map(Some).ok_or_else(|| puzzled(ino));
             }
@@ -247,6 +248,8 @@ impl<'s> Moves<'s> {
                 None => return Ok(None),
             }
         }
+        // Round in a circle, on a damaged volume.
+        Err(puzzled(ino))
     }
 
     /// Takes the name from who has it.
@@ -326,7 +329,7 @@ impl<'s> Moves<'s> {
             let above = self.space.dir(name.dir)?;
             missing.push((at, above, name.name));
             match above {
-                Dir::New(above) if missing.len() < 4096 => at = above,
+                Dir::New(above) if missing.len() < MAX_PATH_NAMES => at = above,
                 Dir::New(_) => return Err(puzzled(ino)),
                 Dir::Old(_) => break,
             }
@@ -397,9 +400,12 @@ fn renamed(change: &Change) -> Result<(Vec<Name>, Vec<Name>)> {
             names_of(both.key, data, &mut right)?;
         }
     }
-    let removed: Vec<Name> = left.iter().filter(|name| !right.contains(name)).cloned().collect();
-    right.retain(|name| !left.contains(name));
-    Ok((removed, right))
+    // A file may have tens of thousands of names.
+    let had: HashSet<Name> = left.iter().cloned().collect();
+    let has: HashSet<&Name> = right.iter().collect();
+    left.retain(|name| !has.contains(name));
+    right.retain(|name| !had.contains(name));
+    Ok((left, right))
 }
 
 fn puzzled(ino: u64) -> Error {

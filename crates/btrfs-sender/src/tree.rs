@@ -77,7 +77,16 @@ impl<'s> Tree<'s> {
 
     /// A name of an inode.
     pub(crate) fn any_name(&self, ino: u64) -> Result<Option<Name>> {
-        Ok(self.names(ino)?.into_iter().next())
+        let range = Key::new(ino, kind::INODE_REF, 0)..=Key::new(ino, kind::INODE_EXTREF, u64::MAX);
+        let mut some = Vec::new();
+        for item in scan(self.reader, &self.root, range) {
+            let item = item?;
+            names_of(item.key(), item.data(), &mut some)?;
+            if !some.is_empty() {
+                break;
+            }
+        }
+        Ok(some.into_iter().next())
     }
 
     pub(crate) fn has_name(&self, dir: u64, name: &[u8]) -> Result<bool> {
@@ -156,6 +165,11 @@ impl<'s> Tree<'s> {
         Ok(all)
     }
 
+    /// What a link leads to, and of a file with content among the structures that.
+    pub(crate) fn content_begins(&self, ino: u64) -> Result<Option<PieceKind>> {
+        Ok(self.pieces(ino, 0, 1, 1)?.pop().map(|piece| piece.kind))
+    }
+
     fn for_each(
         &self,
         ino: u64,
@@ -189,21 +203,24 @@ pub(crate) fn is_file(item: &InodeItem) -> bool {
 /// The names that one item has, without the root directory's own.
 pub(crate) fn names_of(key: Key, data: &[u8], all: &mut Vec<Name>) -> Result<()> {
     let wrong = |c: btrfs_disk::Corrupt| btrfs_disk::Error::from(c.key(key));
+    let mut note = |dir: u64, name: &[u8]| {
+        if dir != key.objectid {
+            all.push(Name { dir, name: name.to_vec() });
+        }
+    };
     match key.kind {
         kind::INODE_REF => {
             for name in InodeRef::iter(data) {
-                let name = name.map_err(wrong)?.name.to_vec();
-                all.push(Name { dir: key.offset, name });
+                note(key.offset, name.map_err(wrong)?.name);
             }
         }
         _ => {
             for name in InodeExtRef::iter(data) {
                 let found = name.map_err(wrong)?;
-                all.push(Name { dir: found.parent, name: found.name.to_vec() });
+                note(found.parent, found.name);
             }
         }
     }
-    all.retain(|name| name.dir != key.objectid);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::namespace::{Namespace, join};
 use crate::sender::{Out, Request};
 use crate::source::{ExtentBase, Source};
 use crate::tree::{Name, Piece, PieceKind, Tree};
-use btrfs_disk::ids::FIRST_FREE_OBJECTID as ROOT;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};
 use btrfs_disk::items::{InodeItem, inode_flags};
 use btrfs_disk::{Logical, TreeId};
 use btrfs_send::{Command, Origin};
@@ -45,7 +45,10 @@ struct Found {
 
 impl<'s> Clones<'s> {
     pub(crate) fn new(source: &'s dyn Source, request: &Request<'_>) -> Clones<'s> {
-        let others = request.clones.iter().map(|subvolume| (subvolume, false));
+        // A receiver takes what bears the UUID that it is receiving for just that.
+        let own = request.subvolume.origin().uuid;
+        let others = request.clones.iter().filter(|other| other.origin().uuid != own);
+        let others = others.map(|subvolume| (subvolume, false));
         let all = others.chain([(request.subvolume, true)]);
         let has = all.map(|(subvolume, is_sent)| {
             let tree = Tree::new(source, subvolume);
@@ -184,7 +187,7 @@ fn path_of<'s>(space: &mut Namespace<'s>, has: &Known<'s>, ino: u64) -> Result<O
         let Some(Name { dir, name }) = has.tree.any_name(at)? else { return Ok(None) };
         names.push(name);
         at = dir;
-        if names.len() > 4096 {
+        if names.len() > MAX_PATH_NAMES {
             return Ok(None);
         }
     }

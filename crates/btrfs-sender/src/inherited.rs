@@ -1,5 +1,5 @@
-//! What the receiver's file system gives a new inode of its directory, unasked: ACLs and the
-//! compression property.
+//! What the receiver's file system gives a new inode of its directory, unasked: ACLs, the
+//! compression property, and the flag that content is written in place.
 //!
 //! New directories get theirs at the end of the stream, when all is made in them. One that was
 //! there before has them from the start: what is new in it is told to have none, and gets its own
@@ -8,8 +8,8 @@
 use crate::error::Result;
 use crate::namespace::{Dir, Namespace};
 use crate::sender::Out;
-use btrfs_disk::items::{InodeItem, mode};
-use btrfs_send::Command;
+use btrfs_disk::items::{InodeItem, inode_flags, mode};
+use btrfs_send::{Command, Protocol};
 
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -33,13 +33,17 @@ pub(crate) fn is_property(name: &[u8]) -> bool {
 pub(crate) struct Inherited {
     acl: bool,
     compression: bool,
+    nocow: bool,
 }
 
 impl Inherited {
-    pub(crate) fn of(names: impl Iterator<Item = Vec<u8>>) -> Inherited {
-        names.fold(Inherited::default(), |found, name| Inherited {
+    /// By its flags and attributes.
+    pub(crate) fn of(flags: u64, names: impl Iterator<Item = Vec<u8>>) -> Inherited {
+        let nocow = flags & inode_flags::NODATACOW != 0;
+        names.fold(Inherited { nocow, ..Inherited::default() }, |found, name| Inherited {
             acl: found.acl || name == DEFAULT_ACL,
             compression: found.compression || name == COMPRESSION,
+            ..found
         })
     }
 }
@@ -60,7 +64,11 @@ pub(crate) fn take_back(
             out.put(&Command::SetXattr { path, name: DEFAULT_ACL, value: NO_ACL })?;
         }
     }
-    if inherited.compression && matches!(kind, mode::S_IFDIR | mode::S_IFREG) {
+    let keeps_content = matches!(kind, mode::S_IFDIR | mode::S_IFREG);
+    if inherited.nocow && keeps_content && out.protocol() >= Protocol::V2 {
+        out.put(&Command::FileAttr { path, flags: 0 })?;
+    }
+    if inherited.compression && keeps_content {
         out.put(&Command::SetXattr { path, name: COMPRESSION, value: b"" })?;
     }
     Ok(())

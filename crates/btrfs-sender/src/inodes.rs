@@ -26,7 +26,7 @@ pub(crate) struct Inodes<'s> {
     moves: Moves<'s>,
     content: Content<'s>,
     options: Options,
-    /// Directories whose times are still to be sent.
+    /// Directories whose flags and times are still to be sent.
     dirs: Vec<u64>,
     /// Those of them that what is made in them inherits attributes of.
     late: Vec<u64>,
@@ -46,11 +46,7 @@ impl<'s> Inodes<'s> {
     pub(crate) fn send(&mut self, change: &Change, out: &mut Out<'_>) -> Result<()> {
         let ino = change.ino;
         let Some(item) = self.moves.space.right.inode(ino)? else { return Ok(()) };
-        let kept = self.moves.space.is_kept(ino)?;
-        let old = match &self.moves.space.left {
-            Some(left) if kept => left.inode(ino)?,
-            _ => None,
-        };
+        let old = self.old(ino)?;
         if is_dir(&item) {
             self.dirs.push(ino);
         }
@@ -107,9 +103,20 @@ impl<'s> Inodes<'s> {
         for ino in std::mem::take(&mut self.dirs) {
             let Some(item) = self.moves.space.right.inode(ino)? else { continue };
             let path = self.path(ino)?;
+            let old = self.old(ino)?;
+            metadata::last_flags(&path, old.as_ref(), &item, self.options, out)?;
             metadata::times(&path, &item, self.options, out)?;
         }
         Ok(())
+    }
+
+    /// As the parent has it, if it is the same inode.
+    fn old(&mut self, ino: u64) -> Result<Option<InodeItem>> {
+        let kept = self.moves.space.is_kept(ino)?;
+        match &self.moves.space.left {
+            Some(left) if kept => left.inode(ino),
+            _ => Ok(None),
+        }
     }
 
     fn path(&mut self, ino: u64) -> Result<Vec<u8>> {
@@ -195,7 +202,7 @@ impl<'s> Inodes<'s> {
 
     /// Without the NUL that `btrfs-convert` stores behind it.
     fn target(&self, ino: u64) -> Result<Vec<u8>> {
-        match self.moves.space.right.pieces(ino, 0, 1, 1)?.pop().map(|piece| piece.kind) {
+        match self.moves.space.right.content_begins(ino)? {
             Some(PieceKind::Inline { mut content, .. }) => {
                 content.pop_if(|last| *last == 0);
                 Ok(content)
@@ -236,7 +243,11 @@ impl<'s> Inodes<'s> {
         if old.is_some() && !is_dir(new) && (chowned || written) {
             self.put_xattrs(change.ino, path, |name| name == CAPABILITY, out)?;
         }
-        metadata::last_flags(path, old, new, self.options, out)
+        match is_dir(new) {
+            // What is made in it would inherit some.
+            true => Ok(()),
+            false => metadata::last_flags(path, old, new, self.options, out),
+        }
     }
 
     /// Before all else: a capability that is gone in the new tree may be gone because the file was

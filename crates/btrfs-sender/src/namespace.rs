@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::inherited::Inherited;
-use crate::tree::{Tree, is_dir};
+use crate::tree::Tree;
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};
 use btrfs_disk::items::{InodeItem, mode};
 use std::collections::{HashMap, HashSet};
@@ -42,13 +42,14 @@ impl<'s> Namespace<'s> {
         Namespace { left, right, moved, made, paths, kept, inherited }
     }
 
-    /// Whether both trees have the inode, and it is the same one.
+    /// Whether both trees have the inode, and it is the same one. The root directory is always: no other can be made.
     pub(crate) fn is_kept(&mut self, ino: u64) -> Result<bool> {
         if let Some(known) = self.kept.get(&ino) {
             return Ok(*known);
         }
         let kept = match &self.left {
-            Some(left) => same(left.inode(ino)?.as_ref(), self.right.inode(ino)?.as_ref()),
+            Some(_) if ino == ROOT => true,
+            Some(left) => is_same(left, &self.right, ino)?,
             None => false,
         };
         if self.kept.len() >= CACHED {
@@ -70,7 +71,8 @@ impl<'s> Namespace<'s> {
         };
         if self.inherited.0 != ino {
             let names = left.xattrs(ino)?.into_iter().map(|(name, _)| name);
-            self.inherited = (ino, Inherited::of(names));
+            let flags = left.inode(ino)?.map_or(0, |item| item.flags);
+            self.inherited = (ino, Inherited::of(flags, names));
         }
         Ok(self.inherited.1)
     }
@@ -144,16 +146,18 @@ pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// A number is given again after its inode is gone: then the generation is another.
-fn same(left: Option<&InodeItem>, right: Option<&InodeItem>) -> bool {
-    let (Some(left), Some(right)) = (left, right) else { return false };
+/// A number is given again after its inode is gone: then the generation is another, unless that was
+/// within a commit or each tree has an inode of its own of it.
+fn is_same(left: &Tree<'_>, right: &Tree<'_>, ino: u64) -> Result<bool> {
+    let (Some(old), Some(new)) = (left.inode(ino)?, right.inode(ino)?) else { return Ok(false) };
     let kind = |item: &InodeItem| item.mode & mode::S_IFMT;
     let device = |item: &InodeItem| match kind(item) {
         mode::S_IFCHR | mode::S_IFBLK => item.rdev,
         _ => 0,
     };
-    left.generation == right.generation
-        && kind(left) == kind(right)
-        && device(left) == device(right)
-        && (is_dir(left) || kind(left) != mode::S_IFLNK || left.size == right.size)
+    if old.generation != new.generation || kind(&old) != kind(&new) || device(&old) != device(&new)
+    {
+        return Ok(false);
+    }
+    Ok(kind(&old) != mode::S_IFLNK || left.content_begins(ino)? == right.content_begins(ino)?)
 }

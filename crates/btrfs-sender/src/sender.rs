@@ -62,6 +62,10 @@ impl Out<'_> {
     pub(crate) fn put(&mut self, command: &Command<'_>) -> Result<()> {
         Ok(self.0.put(command)?)
     }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.0.protocol()
+    }
 }
 
 impl<'w> Sender<'w> {

@@ -174,6 +174,6 @@ impl Source for State<'_> {
 
     fn is_unchanged(&self, subvolume: &Subvolume) -> vfs::Result<bool> {
         let info = self.volume.guard().subvolume_info(SubvolId(subvolume.root.id.0))?;
-        Ok(info.read_only && info.ctransid == subvolume.item.ctransid)
+        Ok(info.read_only && !info.deleted && info.ctransid == subvolume.item.ctransid)
     }
 }

@@ -155,8 +155,12 @@ impl Source for Mount {
     }
 
     fn is_unchanged(&self, subvolume: &Subvolume) -> vfs::Result<bool> {
-        let now = self.trees.tree(subvolume.root.id).map_err(fs_error)?.item;
-        let read_only = now.flags & ROOT_SUBVOL_RDONLY != 0;
+        let now = match self.trees.tree(subvolume.root.id) {
+            Ok(now) => now.item,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+            Err(error) => return Err(fs_error(error)),
+        };
+        let read_only = now.refs != 0 && now.flags & ROOT_SUBVOL_RDONLY != 0;
         Ok(read_only && now.ctransid == subvolume.item.ctransid)
     }
 }

@@ -1,0 +1,260 @@
+//! What differs between subvolumes that have grown apart from each other, and what a receiver would give new
+//! inodes by itself: copies are what was sent.
+
+use btrfs_send::{Command, Encoder, Protocol};
+use spinney::vfs::{Context, Ino};
+use spinney::{
+    FileOptions, FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, Volume,
+    VolumeOptions,
+};
+use std::io::{self, Write};
+use std::sync::Arc;
+
+const NOCOW: u32 = 0x80_0000;
+
+fn volume() -> Volume {
+    let device = Arc::new(MemDevice::new(768 << 20));
+    FormatOptions::new().format(&*device).unwrap();
+    VolumeOptions::new().write(true).open_device(device).unwrap()
+}
+
+fn freeze(volume: &Volume, source: &str, name: &str) {
+    volume.snapshot(source, name, &SnapshotOptions::new().read_only(true)).unwrap();
+}
+
+/// Sends, and receives at the top of another volume.
+fn pass(from: &Volume, to: &Volume, name: &str, options: &SendOptions) {
+    let mut stream = Vec::new();
+    from.send(&[name], options, &mut stream).unwrap();
+    let received = to.receive("/", &mut &*stream, &ReceiveOptions::new(), |_| {});
+    received.unwrap_or_else(|error| panic!("{name}: {error}"));
+}
+
+fn ino(volume: &Volume, path: &str) -> Ino {
+    let (fs, cx) = (volume.fs(), Context::default());
+    path.split('/').fold(fs.root(), |dir, name| {
+        fs.lookup(&cx, dir, name.as_bytes()).unwrap_or_else(|e| panic!("{path}: {e}")).attr.ino
+    })
+}
+
+fn set_flags(volume: &Volume, path: &str, flags: u32) {
+    volume.fs().set_flags(volume.context(), ino(volume, path), flags).unwrap();
+}
+
+fn flags(volume: &Volume, path: &str) -> u32 {
+    volume.fs().flags(ino(volume, path)).unwrap()
+}
+
+fn is_clean(volume: &Volume) {
+    volume.sync().unwrap();
+    assert!(volume.check(true).unwrap().is_clean());
+}
+
+/// Made by the same commit they have the same number and generation.
+#[test]
+fn links_of_siblings_lead_where_each_of_them_leads() {
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("base").unwrap();
+    one.write("base/file", b"content").unwrap();
+    for name in ["a", "b"] {
+        one.snapshot("base", name, &SnapshotOptions::new()).unwrap();
+    }
+    one.symlink("red", "a/link").unwrap();
+    one.symlink("tin", "b/link").unwrap();
+    one.sync().unwrap();
+    for name in ["a", "b"] {
+        one.set_subvolume_read_only(name, true).unwrap();
+    }
+    pass(&one, &other, "a", &SendOptions::new());
+    pass(&one, &other, "b", &SendOptions::new().parent("a"));
+    let leads = |path: &str| other.read_link(path).unwrap();
+    assert_eq!((leads("a/link"), leads("b/link")), ("red".into(), "tin".into()));
+}
+
+#[test]
+fn nothing_of_an_unrelated_parents_root_directory_stays() {
+    let (one, other) = (volume(), volume());
+    for (name, attribute) in [("p", "user.p"), ("q", "user.q")] {
+        one.create_subvolume(name).unwrap();
+        one.set_xattr(name, attribute, b"value").unwrap();
+        one.write(format!("{name}/file"), name.as_bytes()).unwrap();
+        one.create_dir(format!("{name}/only-{name}")).unwrap();
+        one.sync().unwrap();
+    }
+    set_flags(&one, "p", NOCOW);
+    for name in ["p", "q"] {
+        one.set_subvolume_read_only(name, true).unwrap();
+    }
+    let options = SendOptions::new().protocol_2(true);
+    pass(&one, &other, "p", &options);
+    assert_eq!(flags(&other, "p") & NOCOW, NOCOW);
+    pass(&one, &other, "q", &options.parent("p"));
+    assert_eq!(other.xattrs("q").unwrap(), ["user.q"]);
+    assert_eq!(flags(&other, "q"), 0);
+    assert_eq!(other.read("q/file").unwrap(), b"q");
+    assert!(other.exists("q/only-q").unwrap() && !other.exists("q/only-p").unwrap());
+    is_clean(&other);
+}
+
+/// In a directory whose files are written in place those that are not.
+#[test]
+fn a_directory_hands_no_flag_down_that_a_file_has_not() {
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("v").unwrap();
+    one.create_dir("v/d").unwrap();
+    one.write("v/d/before", &[1; 9000]).unwrap();
+    set_flags(&one, "v/d", NOCOW);
+    one.write("v/d/behind", &[2; 9000]).unwrap();
+    freeze(&one, "v", "s0");
+    for path in ["v/d/new", "v/d/later"] {
+        one.create(path).unwrap();
+    }
+    one.create_dir("v/d/in").unwrap();
+    set_flags(&one, "v/d/new", 0);
+    set_flags(&one, "v/d/in", 0);
+    for path in ["v/d/new", "v/d/later", "v/d/in/below"] {
+        one.write(path, &[3; 9000]).unwrap();
+    }
+    freeze(&one, "v", "s1");
+    let options = SendOptions::new().protocol_2(true);
+    pass(&one, &other, "s0", &options);
+    pass(&one, &other, "s1", &options.parent("s0"));
+    let expected = [
+        ("d", true),
+        ("d/before", false),
+        ("d/behind", true),
+        ("d/new", false),
+        ("d/later", true),
+        ("d/in", false),
+        ("d/in/below", false),
+    ];
+    for (path, nocow) in expected {
+        for (volume, snapshot) in [(&one, "s1"), (&other, "s1")] {
+            let path = format!("{snapshot}/{path}");
+            assert_eq!(flags(volume, &path) & NOCOW != 0, nocow, "{path}");
+        }
+    }
+    assert_eq!(flags(&other, "s0/d/before") & NOCOW, 0);
+    is_clean(&other);
+}
+
+/// A receiver looks in what it is making for what bears the UUID of that.
+#[test]
+fn nothing_is_cloned_from_what_bears_the_same_uuid() {
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("p").unwrap();
+    one.write("p/file", &[5; 300_000]).unwrap();
+    one.set_subvolume_read_only("p", true).unwrap();
+    pass(&one, &other, "p", &SendOptions::new());
+    // Somebody's stream that makes another of it.
+    let info = one.subvolume("p").unwrap();
+    let origin = btrfs_send::Origin { uuid: info.uuid, ctransid: info.ctransid };
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    let clone = Command::Clone {
+        path: b"copy",
+        offset: 0,
+        len: 300_000,
+        from: origin,
+        from_path: b"file",
+        from_offset: 0,
+    };
+    for command in [
+        Command::Snapshot { path: b"twin", origin, parent: origin },
+        Command::MkFile { path: b"copy", ino: 300 },
+        clone,
+        Command::Unlink { path: b"file" },
+        Command::End,
+    ] {
+        encoder.put(&command).unwrap();
+    }
+    let stream = encoder.into_inner();
+    one.receive("/", &mut &*stream, &ReceiveOptions::new(), |_| {}).unwrap();
+    pass(&one, &other, "twin", &SendOptions::new().parent("p"));
+    assert_eq!(other.read("twin/copy").unwrap(), [5; 300_000]);
+}
+
+/// Runs something when the first bytes come.
+struct Meanwhile<'f>(Option<Box<dyn FnOnce() + 'f>>);
+
+impl Write for Meanwhile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_deleted_meanwhile_is_not_sent() {
+    let one = volume();
+    one.create_subvolume("v").unwrap();
+    one.write("v/file", b"content").unwrap();
+    freeze(&one, "v", "s");
+    let delete = || {
+        one.delete_subvolume("s").unwrap();
+        one.sync().unwrap();
+    };
+    let sent = one.send(&["s"], &SendOptions::new(), &mut Meanwhile(Some(Box::new(delete))));
+    sent.expect_err("it is gone, or half gone");
+}
+
+/// More than are looked at in one go, on either side.
+#[test]
+fn files_of_many_pieces_over_files_of_few() {
+    const PIECES: u64 = 9000;
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("v").unwrap();
+    let file = FileOptions::new().write(true).create(true).open(&one, "v/file").unwrap();
+    // Next to each other in the file, and nowhere on disk.
+    for first in [0, 1] {
+        for piece in (first..PIECES).step_by(2) {
+            file.write_at(piece * 4096, &[piece as u8 | 1; 4096]).unwrap();
+        }
+        one.sync().unwrap();
+    }
+    freeze(&one, "v", "many");
+    file.set_len(0).unwrap();
+    file.set_len(PIECES * 4096).unwrap();
+    file.write_at(30_000_000, b"in the middle").unwrap();
+    freeze(&one, "v", "holes");
+    file.write_at(0, &vec![9; PIECES as usize * 4096]).unwrap();
+    freeze(&one, "v", "whole");
+    drop(file);
+    for options in [SendOptions::new(), SendOptions::new().protocol_2(true).compressed(true)] {
+        let mut parent: Option<&str> = None;
+        for name in ["many", "holes", "whole"] {
+            let options = match parent {
+                Some(parent) => options.clone().parent(parent),
+                None => options.clone(),
+            };
+            let mut stream = Vec::new();
+            one.send(&[name], &options, &mut stream).unwrap();
+            assert!(stream.len() < 40 << 20, "{name}: {} bytes, some of them twice", stream.len());
+            other.receive("/", &mut &*stream, &ReceiveOptions::new(), |_| {}).unwrap();
+            let [is, was] = [&other, &one].map(|v| v.read(format!("{name}/file")).unwrap());
+            assert!(is == was, "{name}, from {parent:?}");
+            parent = Some(name);
+        }
+        for (name, parent) in [("many", "whole"), ("many", "holes"), ("whole", "many")] {
+            let mut stream = Vec::new();
+            one.send(&[name], &options.clone().parent(parent), &mut stream).unwrap();
+            assert!(stream.len() < 40 << 20, "{name}: {} bytes, some of them twice", stream.len());
+            other.create_dir("again").unwrap();
+            other.receive("again", &mut &*stream, &ReceiveOptions::new(), |_| {}).unwrap();
+            let [is, was] =
+                [(&other, format!("again/{name}/file")), (&one, format!("{name}/file"))]
+                    .map(|(volume, path)| volume.read(path).unwrap());
+            assert!(is == was, "{name}, from {parent}");
+            other.delete_subvolume(format!("again/{name}")).unwrap();
+            other.remove_dir("again").unwrap();
+        }
+        for name in ["many", "holes", "whole"] {
+            other.delete_subvolume(name).unwrap();
+        }
+    }
+}

@@ -448,8 +448,8 @@ fn first_exchange(device: &Device, config: &Config) -> Result<(u64, Agreement)> 
         return Err(FsError::Unsupported("the kernel did not begin with INIT".into()));
     }
     let body = &message[InHeader::SIZE..len];
-    let agreement =
-        negotiate(body, config.max_write, config.writeback).map_err(FsError::Unsupported)?;
+    let agreement = negotiate(body, sys::page_size(), config.max_write, config.writeback)
+        .map_err(FsError::Unsupported)?;
     tracing::debug!(?agreement, "agreed with the kernel");
     Ok((request.header.unique, agreement))
 }

@@ -81,6 +81,7 @@ fn serve_logged(
     sys::block_signals();
     // Whoever looks at the mount, and sync(2) of all, would wait for a stopped server.
     sys::ignore_stops();
+    sys::allow_descriptors();
     if !request.options.no_sandbox {
         sandbox::prepare();
     }

@@ -215,6 +215,19 @@ pub fn block_signals() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
 
+/// As many descriptors as this process may have: a mount over io_uring has some for each processor that the machine
+/// could have, which are more than the usual 1024 where those are a hundred.
+pub fn allow_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the record is a local one.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
 /// A terminal cannot stop this process any more (Ctrl-Z, or writing in its background).
 pub fn ignore_stops() {
     for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {

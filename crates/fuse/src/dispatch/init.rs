@@ -8,9 +8,9 @@
 use crate::abi::record::{InitIn, InitOut};
 use crate::abi::{self, Wire, init};
 
-/// Pages of one request; 256 is the kernel's limit unless an administrator raised it.
-const MAX_PAGES: u32 = 256;
-const PAGE: u32 = 4096;
+/// Bytes of one request's data. The kernel counts in its own pages, and allows 256 of them unless an administrator
+/// raised that: with pages of 4 KiB it is as much.
+const MOST: u32 = 1 << 20;
 /// Asynchronous requests in flight, and where readahead begins to hold back.
 pub(super) const MAX_BACKGROUND: u16 = 64;
 const CONGESTION: u16 = 48;
@@ -50,6 +50,7 @@ pub(crate) struct Agreement {
     pub flags: u64,
     pub max_write: u32,
     pub max_readahead: u32,
+    max_pages: u16,
 }
 
 impl Agreement {
@@ -59,7 +60,7 @@ impl Agreement {
 
     /// Bytes that a request's data or a reply can have.
     pub(crate) fn payload_len(&self) -> usize {
-        self.max_write.max(MAX_PAGES * PAGE) as usize
+        self.max_write.max(MOST) as usize
     }
 
     /// The reply, with or without the io_uring transport.
@@ -75,14 +76,19 @@ impl Agreement {
             congestion_threshold: CONGESTION,
             max_write: self.max_write,
             time_gran: 1,
-            max_pages: MAX_PAGES as u16,
+            max_pages: self.max_pages,
             ..Default::default()
         }
     }
 }
 
-/// Reads the kernel's INIT. The error is a sentence for the administrator.
-pub(crate) fn negotiate(arg: &[u8], max_write: u32, writeback: bool) -> Result<Agreement, String> {
+/// Reads the kernel's INIT, whose pages have `page` bytes. The error is a sentence for the administrator.
+pub(crate) fn negotiate(
+    arg: &[u8],
+    page: u32,
+    max_write: u32,
+    writeback: bool,
+) -> Result<Agreement, String> {
     // Kernels before 7.36 send a shorter record.
     let mut full = [0u8; InitIn::SIZE];
     let len = arg.len().min(full.len());
@@ -102,12 +108,14 @@ pub(crate) fn negotiate(arg: &[u8], max_write: u32, writeback: bool) -> Result<A
             offer.major, offer.minor
         ));
     }
+    let max_pages = (MOST / page).max(1);
     let wanted = WANTED | if writeback { init::WRITEBACK_CACHE } else { 0 };
     Ok(Agreement {
         offered,
         flags: wanted & offered,
-        max_write: (max_write / PAGE).clamp(1, MAX_PAGES) * PAGE,
-        max_readahead: offer.max_readahead.max(MAX_PAGES * PAGE),
+        max_write: (max_write / page).clamp(1, max_pages) * page,
+        max_readahead: offer.max_readahead.max(MOST),
+        max_pages: max_pages as u16,
     })
 }
 
@@ -131,10 +139,10 @@ mod tests {
 
     #[test]
     fn takes_only_what_is_offered() {
-        let agreed = negotiate(&offer(NEEDED | init::POSIX_ACL), 1 << 20, true).unwrap();
+        let agreed = negotiate(&offer(NEEDED | init::POSIX_ACL), 4096, 1 << 20, true).unwrap();
         assert_eq!(agreed.flags, NEEDED | init::POSIX_ACL);
         assert!(!agreed.offers_uring());
-        let all = negotiate(&offer(u64::MAX), 1 << 30, false).unwrap();
+        let all = negotiate(&offer(u64::MAX), 4096, 1 << 30, false).unwrap();
         assert_eq!(all.flags, WANTED);
         assert_eq!(all.max_write, 1 << 20);
         assert!(all.offers_uring());
@@ -142,9 +150,22 @@ mod tests {
         assert_eq!(all.reply(false).flags2, 1 << 8, "idmapped mounts");
     }
 
+    /// No request has more than the buffers, whatever the kernel's pages are.
+    #[test]
+    fn counts_in_the_kernels_pages() {
+        for page in [4096, 16_384, 65_536] {
+            let agreed = negotiate(&offer(u64::MAX), page, 1 << 20, false).unwrap();
+            let told = agreed.reply(true);
+            assert_eq!(u32::from(told.max_pages) * page, 1 << 20);
+            assert_eq!((agreed.max_write, agreed.payload_len()), (1 << 20, 1 << 20));
+            let small = negotiate(&offer(u64::MAX), page, 4096, false).unwrap();
+            assert_eq!(small.max_write, page);
+        }
+    }
+
     #[test]
     fn refuses_kernels_that_are_too_old() {
-        assert!(negotiate(&offer(0), 4096, false).unwrap_err().contains("lacks"));
-        assert!(negotiate(&[0; 4], 4096, false).is_err());
+        assert!(negotiate(&offer(0), 4096, 4096, false).unwrap_err().contains("lacks"));
+        assert!(negotiate(&[0; 4], 4096, 4096, false).is_err());
     }
 }

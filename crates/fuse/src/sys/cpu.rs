@@ -5,6 +5,13 @@ use std::io;
 use std::mem;
 use std::sync::OnceLock;
 
+/// Bytes of the kernel's pages, which it counts requests in.
+pub(crate) fn page_size() -> u32 {
+    // SAFETY: asks for a number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u32::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+}
+
 /// The numbers of all processors that could ever be online: the kernel makes a queue
 /// for each, and a queue that nobody serves would hang its requests. Looked up once: a thread
 /// that serves may not be allowed to open files.

@@ -8,8 +8,8 @@ mod loop_device;
 mod mount;
 
 pub(crate) use cpu::{
-    block_signals, lowest_priority, mark_io_flusher, pin_to, possible_cpus, this_cpu, unpin,
-    usable_cpus,
+    block_signals, lowest_priority, mark_io_flusher, page_size, pin_to, possible_cpus, this_cpu,
+    unpin, usable_cpus,
 };
 pub(crate) use fd_passing::{mark_inheritable, receive_fd};
 pub use loop_device::LoopDevice;

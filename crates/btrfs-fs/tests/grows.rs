@@ -146,3 +146,20 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
         }
     }
 }
+
+#[test]
+fn no_copy_ends_behind_the_largest_offset() {
+    for (_, device) in volumes() {
+        let fs = mount(&device);
+        let from = common::new_file(&fs, "from", &[1; 16 << 10]);
+        let to = common::new_file(&fs, "to", &[2; 4096]);
+        for at in [(1 << 63) - 4096, (1 << 63) - 1, 1 << 63, u64::MAX - 4095] {
+            let copied = fs.copy_range(&CX, from, 0, to, at, 16 << 10);
+            assert_eq!(common::errno(copied), libc::EFBIG, "at {at}");
+        }
+        assert_eq!(fs.getattr(to).expect("there").size, 4096);
+        fs.destroy().expect("close");
+        drop(fs);
+        common::check_device(device, true, btrfs_check::Severity::Note);
+    }
+}

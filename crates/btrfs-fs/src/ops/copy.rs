@@ -74,6 +74,7 @@ pub(crate) fn copy_range(
     if len == 0 {
         return Ok(0);
     }
+    end_of(to_offset, len)?;
     if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
         return Err(Errno::EINVAL.into());
     }

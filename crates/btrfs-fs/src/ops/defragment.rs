@@ -57,12 +57,11 @@ pub(crate) fn defragment(engine: &Engine, ino: Ino, wish: &Defragment) -> Result
         check_file(&state)?;
         (state.item.size, state.item.flags)
     };
-    // What is not copied on write has its place for good.
-    if flags & inode_flags::NODATACOW != 0 {
+    if !may_move(flags) {
         return Ok(0);
     }
-    let can = |method| may_compress(Some(Compress { method, force: true }), flags);
-    let wish = Defragment { compress: wish.compress.filter(|method| can(*method)), ..*wish };
+    let compress = wish.compress.filter(|method| can_compress(*method, flags));
+    let wish = Defragment { compress, ..*wish };
     engine.writeback.flush_unasked(&inode)?;
     let end = size.min(wish.start.saturating_add(wish.len));
     let (mut at, mut written) = (wish.start / engine.core.sector() * engine.core.sector(), 0);
@@ -77,6 +76,15 @@ pub(crate) fn defragment(engine: &Engine, ino: Ino, wish: &Defragment) -> Result
         at = window.end;
     }
     Ok(written)
+}
+
+/// What is not copied on write has its place for good.
+fn may_move(flags: u64) -> bool {
+    flags & inode_flags::NODATACOW == 0
+}
+
+fn can_compress(method: Method, flags: u64) -> bool {
+    may_compress(Some(Compress { method, force: true }), flags)
 }
 
 /// Ranges that are to be written anew, each of extents that lie side by side in the file.
@@ -169,7 +177,10 @@ fn rewrite(
         let queue = engine.writeback.queue();
         let _held = (queue.add_at_end(inode), engine.core.addresses.hold_still());
         let mut state = engine.write(inode)?;
-        if !is_stored(engine, inode, &state, &piece)? {
+        // It may be a file by now that nobody compresses, or that is not copied on write.
+        let flags = state.item.flags;
+        let may = may_move(flags) && compress.is_none_or(|method| can_compress(method, flags));
+        if !may || !is_stored(engine, inode, &state, &piece)? {
             return Ok(0);
         }
         let mut content = vec![0; len as usize];

@@ -89,8 +89,9 @@ fn name_unwritten(engine: &Engine) -> usize {
 /// Nobody can refer to anything any more: what has no name goes with this commit.
 fn erase_unnamed(engine: &Engine) {
     for inode in engine.inodes.table().all() {
-        let unnamed = inode.read().is_ok_and(|s| s.item.nlink == 0 && s.orphan.is_one());
-        if unnamed && let Err(error) = engine.orphans.erase(&inode) {
+        if inode.is_unnamed()
+            && let Err(error) = engine.orphans.erase(&inode)
+        {
             tracing::warn!(inode = inode.id.objectid, %error, "left for the next mount");
         }
     }

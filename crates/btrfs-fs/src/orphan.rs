@@ -69,8 +69,7 @@ impl Orphans {
         if Ref::claims(&inode) != 0 {
             return;
         }
-        let unnamed =
-            inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan.is_one());
+        let unnamed = inode.is_unnamed();
         if unnamed && self.core.health.writable().is_ok() && self.core.health.changeable().is_err()
         {
             self.unerased.lock().push(inode);
@@ -78,7 +77,7 @@ impl Orphans {
         }
         if unnamed
             && self.core.health.writable().is_ok()
-            && let Err(error) = self.erase_with(&inode, room)
+            && let Err(error) = self.erase_with(&inode, room, || Ref::claims(&inode) != 0)
         {
             if error.errno() == libc::ENOSPC {
                 self.unerased.lock().push(inode);
@@ -105,17 +104,25 @@ impl Orphans {
     /// Removes all items of an inode without names. Reserves before it locks: a reservation
     /// may wait for a commit, which locks inodes.
     pub(crate) fn erase(&self, inode: &Ref<Inode>) -> Result<()> {
-        self.erase_with(inode, |most| self.reserver.reserve_removal_of_items(most))
+        self.erase_with(inode, |most| self.reserver.reserve_removal_of_items(most), || false)
     }
 
-    fn erase_with<'r>(&'r self, inode: &Ref<Inode>, room: impl Fn(u64) -> Room<'r>) -> Result<()> {
+    /// Nothing, if it is `needed` by the time that there is room: who finds a name just before that goes
+    /// has it behind it. Behind the first step nobody comes to it any more.
+    fn erase_with<'r>(
+        &'r self,
+        inode: &Ref<Inode>,
+        room: impl Fn(u64) -> Room<'r>,
+        needed: impl Fn() -> bool,
+    ) -> Result<()> {
         let mut step = FIRST_STEP;
         loop {
             let (_room, room_for) = room(step as u64)?;
             step = room_for as usize;
             let _still = self.core.addresses.hold_still();
-            let Ok(mut state) = inode.write() else { return Ok(()) };
-            if state.item.nlink != 0 || !state.orphan.is_one() {
+            let Some(mut state) = inode.write_to_erase() else { return Ok(()) };
+            if !state.erasing && needed() {
+                // Who gives it back erases it.
                 return Ok(());
             }
             let op = self.core.begin();
@@ -123,6 +130,7 @@ impl Orphans {
                 state.erased = true;
                 return Ok(());
             }
+            state.erasing = true;
             step = (step * 4).min(STEP);
         }
     }

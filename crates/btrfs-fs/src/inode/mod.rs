@@ -159,7 +159,11 @@ impl Inodes {
         loop {
             let known = closed.inodes.len();
             for inode in self.table.of_tree(tree) {
-                let Ok(mut state) = inode.write() else { continue };
+                // One that is being erased as well: no step of that follows.
+                let mut state = inode.state.write();
+                if !state.is_there() {
+                    continue;
+                }
                 state.erased = true;
                 drop(state);
                 closed.inodes.push(inode);

@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub loaded: bool,
     /// The inode's items are gone from the volume; nothing may touch it any more.
     pub erased: bool,
+    /// Some of its items are gone, and the others go: nobody comes to it any more.
+    pub(crate) erasing: bool,
     pub item: InodeItem,
     /// What a directory knows of its names.
     pub(crate) dir: DirNames,
@@ -133,6 +135,17 @@ impl Inode {
         Ok(state)
     }
 
+    /// Whether it waits to be erased once nobody refers to it, or is being erased.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.state.read().is_unnamed()
+    }
+
+    /// For who erases it; `None`: it is not [`Inode::is_unnamed`].
+    pub(crate) fn write_to_erase(&self) -> Option<RwLockWriteGuard<'_, State>> {
+        let state = self.state.write();
+        state.is_unnamed().then_some(state)
+    }
+
     /// Exclusive access; ESTALE if the inode is gone.
     pub(crate) fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         let state = self.state.write_or_count(|| _ = LOCK_WAITS.fetch_add(1, Ordering::Relaxed));
@@ -142,8 +155,18 @@ impl Inode {
 }
 
 impl State {
+    /// It has items; perhaps not all of them.
+    pub(super) fn is_there(&self) -> bool {
+        self.loaded && !self.erased
+    }
+
+    /// It has no name, and only who refers to it keeps it.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.is_there() && self.item.nlink == 0 && self.orphan.is_one()
+    }
+
     fn usable(&self) -> Result<()> {
-        if self.loaded && !self.erased { Ok(()) } else { Err(Errno::ESTALE.into()) }
+        if self.is_there() && !self.erasing { Ok(()) } else { Err(Errno::ESTALE.into()) }
     }
 
     /// EPERM: content stays as it is for good; ETXTBSY: for now.

@@ -28,6 +28,9 @@ pub enum Defect {
     WorkPanics,
     /// No room is found to drop items of a file: ENOSPC.
     NoRoomToDrop,
+    /// Items of a file are dropped a few at a time, and its space is allocated one extent at a time: there
+    /// is room for no more before the next commit.
+    RoomForOneStep,
     /// Nothing goes wrong: trees are dropped a few nodes at a time, so that many commits have half of one.
     TinySteps,
 }

@@ -15,6 +15,7 @@ use crate::reserve::{DirtyReservation, QuotaReservation, Reservation};
 use crate::writeback::{dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::{DataReservation, Extent};
+use btrfs_txn::Defect;
 use inode_index::Ref;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
@@ -24,7 +25,7 @@ const PREALLOC_MAX: u64 = 256 << 20;
 pub(crate) fn fallocate(
     engine: &Engine,
     ino: Ino,
-    mode: FallocateMode,
+    mut mode: FallocateMode,
     offset: u64,
     len: u64,
 ) -> Result<()> {
@@ -49,7 +50,7 @@ pub(crate) fn fallocate(
         };
         let extents = space.as_mut();
         let mut budget = Budget { dirty, writes, extents, first: allocates, drops: removes };
-        let result = locked(engine, &inode, mode, offset, end, &mut budget);
+        let result = locked(engine, &inode, &mut mode, offset, end, &mut budget);
         drop(budget);
         drop(reservation);
         let done = result?;
@@ -126,10 +127,11 @@ struct Budget<'a> {
     drops: bool,
 }
 
+/// Of `mode` it leaves what is still to be done.
 fn locked(
     engine: &Engine,
     inode: &Ref<Inode>,
-    mode: FallocateMode,
+    mode: &mut FallocateMode,
     offset: u64,
     end: u64,
     budget: &mut Budget<'_>,
@@ -142,7 +144,7 @@ fn locked(
         FallocateMode::Allocate | FallocateMode::KeepSize => state.content_changes()?,
         _ => state.content_is_replaced()?,
     }
-    if mode == FallocateMode::PunchHole && is_hole(engine, inode.id, &state, offset, end)? {
+    if *mode == FallocateMode::PunchHole && is_hole(engine, inode.id, &state, offset, end)? {
         return Ok(Done::All);
     }
     if !budget.writes && is_inline(&engine.writeback, inode.id, &mut state)? {
@@ -150,7 +152,7 @@ fn locked(
         return Ok(Done::Part);
     }
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
-    let result = match mode {
+    let result = match *mode {
         FallocateMode::Allocate => {
             allocate_range(engine, inode, &mut state, offset, end, true, budget)
         }
@@ -164,6 +166,8 @@ fn locked(
             match punch(engine, inode, &mut state, offset, stop.max(offset), budget) {
                 Ok(Done::All) => {
                     let grow = !keep_size;
+                    // What was allocated is not taken away again where that takes more than one try.
+                    *mode = if grow { FallocateMode::Allocate } else { FallocateMode::KeepSize };
                     allocate_range(engine, inode, &mut state, offset, end, grow, budget)
                 }
                 other => other,
@@ -214,15 +218,19 @@ fn punch(
     if first == last {
         return Ok(Done::All);
     }
-    forget_unwritten(engine, state, |dirty| dirty.remove(first, last));
-    if mapped.is_empty() && !engine.core.features.no_holes {
-        clear(engine, inode, state, first, last)?;
+    if mapped.is_empty() {
+        forget_unwritten(engine, state, |dirty| dirty.remove(first, last));
+        if !engine.core.features.no_holes {
+            clear(engine, inode, state, first, last)?;
+        }
     }
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {
         let Some((held, step)) = room.take() else { return Ok(Done::Part) };
         let rest = &left[step..];
         let stop = if rest.is_empty() { last } else { rest[0].start };
+        // With what lies below it, which would come to light.
+        forget_unwritten(engine, state, |dirty| dirty.remove(at, stop));
         clear(engine, inode, state, at, stop)?;
         (left, at) = (rest, stop);
         drop(held);
@@ -324,6 +332,9 @@ fn allocate_range(
 /// Room for one extent more; `None`: there is none now.
 fn hold_extent<'e>(engine: &'e Engine, budget: &mut Budget<'_>) -> Result<Option<Reservation<'e>>> {
     let first = std::mem::take(&mut budget.first);
+    if !first && engine.core.injection.has(Defect::RoomForOneStep) {
+        return Ok(None);
+    }
     engine.reservations.hold_step(if first { Cost::default() } else { cost::extent() })
 }
 

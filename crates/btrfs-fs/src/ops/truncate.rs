@@ -206,17 +206,18 @@ fn shrink(
     let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
         return Ok(Done::Nothing);
     };
-    forget_unwritten(engine, state, |dirty| dirty.truncate(size));
     let old_size = state.item.size;
     state.item.size = size;
     state.landed_size = state.landed_size.min(size);
-    let (done, reached) = drop_behind(engine, id, state, (keep, &mapped), room)?;
-    if done != Done::All {
+    let dropped = drop_behind(engine, id, state, (keep, &mapped), room);
+    if let Ok((Done::Part | Done::Nothing, reached)) = &dropped {
         // What is still there must not come back when the file grows: it ends behind it.
-        state.item.size = reached.min(old_size);
+        state.item.size = old_size.min(*reached);
         state.landed_size = state.item.size;
+    } else {
+        forget_unwritten(engine, state, |dirty| dirty.truncate(size));
     }
-    Ok(done)
+    Ok(dropped?.0)
 }
 
 /// What `drops` takes out of what is unwritten will not be written.
@@ -231,7 +232,7 @@ pub(super) fn forget_unwritten(engine: &Engine, state: &mut State, drops: impl F
 }
 
 /// Drops all extents from `keep` on, the last ones first, each step one operation that
-/// leaves the file whole: the size on the volume says `size` from the first on; for that there is room. Says behind
+/// leaves the file whole, and with them what is unwritten over them or behind: the size on the volume says `size` from the first on; for that there is room. Says behind
 /// which offset all is gone.
 fn drop_behind<'e>(
     engine: &'e Engine,
@@ -245,6 +246,7 @@ fn drop_behind<'e>(
         let Some((held, step)) = room.take() else { return Ok((Done::Part, reached)) };
         let (rest, part) = left.split_at(left.len() - step);
         reached = part[0].start.max(keep);
+        forget_unwritten(engine, state, |dirty| dirty.remove(reached, u64::MAX));
         change(&engine.core, |op| {
             op.run(|| drop_range(op, id, state, part, reached, u64::MAX))?;
             put_inode(op, id, state);
@@ -265,7 +267,7 @@ pub(super) type Room<'e> = Option<(Option<Reservation<'e>>, usize)>;
 /// removal, for which room is found on the fullest of volumes.
 pub(super) fn first_step(engine: &Engine, items: usize, drops: bool) -> Result<Option<Room<'_>>> {
     let own = drops && !engine.core.injection.has(Defect::NoRoomToDrop);
-    Ok(match next_step(engine, items)? {
+    Ok(match step(engine, items)? {
         None if items > 0 && own => Some(Some((None, items.min(SMALL_STEP as usize)))),
         None if items > 0 => None,
         room => Some(room),
@@ -274,10 +276,19 @@ pub(super) fn first_step(engine: &Engine, items: usize, drops: bool) -> Result<O
 
 /// The same for those behind the first ones; `None`: none are left, or there is no room before a commit.
 pub(super) fn next_step(engine: &Engine, left: usize) -> Result<Room<'_>> {
+    match engine.core.injection.has(Defect::RoomForOneStep) {
+        true => Ok(None),
+        false => step(engine, left),
+    }
+}
+
+fn step(engine: &Engine, left: usize) -> Result<Room<'_>> {
     if left == 0 || engine.core.injection.has(Defect::NoRoomToDrop) {
         return Ok(None);
     }
-    for step in [STEP, 8 * SMALL_STEP as usize, SMALL_STEP as usize] {
+    let small = engine.core.injection.has(Defect::RoomForOneStep);
+    let most = if small { SMALL_STEP as usize } else { STEP };
+    for step in [most, 8 * SMALL_STEP as usize, SMALL_STEP as usize] {
         let step = step.min(left);
         match engine.reservations.hold(cost::removal_of_items(step as u64), Priority::Delete) {
             Err(error) if error.errno() == libc::ENOSPC => {}

@@ -7,6 +7,7 @@ use crate::error::{Error, Result, say_error};
 use crate::mounts::{self, MountEntry};
 use crate::rescue_options::RescueOptions;
 use crate::sys;
+use blockdev::BlockDevice;
 use btrfs_fs::{Compress, Subvol};
 use btrfs_volume::OpenOptions;
 use spinney::{Cause, Span, Volume, VolumeOptions};
@@ -14,6 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use vfs::{Context, Errno, FsError};
 
 pub use crate::partitions::{Part, Place, is_image, named};
@@ -258,6 +260,12 @@ pub fn tell_converted(image: &Path, made: bool) {
     if made {
         say_error(&format!("spinney: {}: {CONVERTED}", image.display()));
     }
+}
+
+/// A volume that was just made on a device that is locked; new content may be compressed.
+pub fn open_made(device: Arc<dyn BlockDevice>, compress: Option<Compress>) -> Result<Volume> {
+    let options = options(&Subvol::Default).write(true).compress(compress);
+    Ok(options.open_device(device)?)
 }
 
 fn open_with(image: &Path, subvol: &Subvol, options: VolumeOptions, write: bool) -> Result<Volume> {

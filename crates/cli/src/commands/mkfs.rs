@@ -1,5 +1,7 @@
 //! `spinney mkfs`: a fresh volume.
 
+mod held;
+
 use super::Command;
 use super::offline::{chunk_flags, uuid};
 use crate::args::{self, Arg, Args, one, unexpected};
@@ -13,8 +15,9 @@ use crate::output::{Json, Out, human};
 use crate::sys;
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_disk::ChecksumType;
-use btrfs_fs::{Compress, Subvol};
+use btrfs_fs::Compress;
 use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile, Quotas};
+use held::Held;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -116,20 +119,19 @@ fn make(path: &Path, wanted: &Wanted) -> Result<MkfsReport> {
 }
 
 fn complete(path: &Path, wanted: &Wanted, device: Arc<dyn BlockDevice>) -> Result<MkfsReport> {
-    let report = mkfs::make(&*device, &wanted.options).map_err(|e| explain(path, &e))?;
-    // It is locked: the volume is opened anew to be filled.
-    drop(device);
-    match &wanted.root {
-        Some(root) => fill(path, root, wanted.compress).map(|()| report),
-        None => Ok(report),
-    }
+    let make = |device: &dyn BlockDevice| {
+        mkfs::make(device, &wanted.options).map_err(|e| explain(path, &e))
+    };
+    let Some(root) = &wanted.root else { return make(&*device) };
+    let held = Arc::new(Held::new(device));
+    let report = make(&*held)?;
+    fill(held.clone(), root, wanted.compress)?;
+    held.release().map_err(|e| Error::io(path, &e))?;
+    Ok(report)
 }
 
-fn fill(image: &Path, root: &Path, compress: Option<Compress>) -> Result<()> {
-    let volume = match compress {
-        Some(compress) => image::open_compressing(image, &Subvol::Default, compress)?,
-        None => image::open_volume(image, true, &Subvol::Default)?,
-    };
+fn fill(device: Arc<dyn BlockDevice>, root: &Path, compress: Option<Compress>) -> Result<()> {
+    let volume = image::open_made(device, compress)?;
     let top = volume.root().at(&volume, b"/")?;
     let copied = inside::transfer(&volume, CopyRules::SAME).import_into(root, &top, b"/");
     drop(top);

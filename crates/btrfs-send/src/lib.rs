@@ -24,7 +24,7 @@ pub use decode::Decoder;
 pub use dump::Dump;
 pub use encode::Encoder;
 pub use error::{Error, Problem};
-pub use wire::{MAX_COMMAND, MAX_DATA, Protocol, mend};
+pub use wire::{MAX_COMMAND, MAX_DATA, MAX_PATH, Protocol, mend};
 
 /// What may go wrong with a stream.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -13,7 +13,7 @@ pub(crate) const COMMAND_HEADER: usize = 10;
 pub const MAX_DATA: usize = 48 << 10;
 
 /// Longer paths than this less one nobody opens, the NUL behind them counted.
-pub(crate) const MAX_PATH: usize = 4096;
+pub const MAX_PATH: usize = 4096;
 
 /// Most bytes of attributes in a command that is read, whatever the protocol.
 pub const MAX_COMMAND: usize = 1 << 20;

@@ -12,7 +12,7 @@ use crate::tree::{Name, Piece, PieceKind, Tree};
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};
 use btrfs_disk::items::{InodeItem, inode_flags};
 use btrfs_disk::{Logical, TreeId};
-use btrfs_send::{Command, Origin};
+use btrfs_send::{Command, MAX_PATH, Origin};
 
 /// A subvolume that the receiver has.
 struct Known<'s> {
@@ -177,7 +177,7 @@ fn path_here(space: &mut Namespace<'_>, ino: u64) -> Result<Option<Vec<u8>>> {
     space.path_in(dir, &name.name).map(Some)
 }
 
-/// Where the receiver finds the file.
+/// Where the receiver finds the file; `None` also where that is too deep for any.
 fn path_of<'s>(space: &mut Namespace<'s>, has: &Known<'s>, ino: u64) -> Result<Option<Vec<u8>>> {
     if has.is_sent {
         return path_here(space, ino);
@@ -191,5 +191,6 @@ fn path_of<'s>(space: &mut Namespace<'s>, has: &Known<'s>, ino: u64) -> Result<O
             return Ok(None);
         }
     }
-    Ok(Some(names.iter().rev().fold(Vec::new(), |path, name| join(&path, name))))
+    let path = names.iter().rev().fold(Vec::new(), |path, name| join(&path, name));
+    Ok((path.len() < MAX_PATH).then_some(path))
 }

@@ -2,7 +2,7 @@
 //! inodes by itself: copies are what was sent.
 
 use btrfs_send::{Command, Encoder, Protocol};
-use spinney::vfs::{Context, Ino};
+use spinney::vfs::{Context, FileKind, Ino, WriteFlags};
 use spinney::{
     FileOptions, FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, Volume,
     VolumeOptions,
@@ -171,6 +171,29 @@ fn nothing_is_cloned_from_what_bears_the_same_uuid() {
     one.receive("/", &mut &*stream, &ReceiveOptions::new(), |_| {}).unwrap();
     pass(&one, &other, "twin", &SendOptions::new().parent("p"));
     assert_eq!(other.read("twin/copy").unwrap(), [5; 300_000]);
+}
+
+/// What lies so deep is sent itself.
+#[test]
+fn nothing_is_cloned_from_where_no_path_leads() {
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("deep").unwrap();
+    one.create_subvolume("v").unwrap();
+    freeze(&one, "v", "s0");
+    let (fs, cx) = (one.fs(), Context::default());
+    let bottom = (0..16).fold(ino(&one, "deep"), |dir, _| {
+        fs.mkdir(&cx, dir, &[b'n'; 255], 0o755).unwrap().attr.ino
+    });
+    // With the slashes 4100 bytes.
+    let file = fs.mknod(&cx, bottom, b"file", FileKind::File, 0o644, 0).unwrap().attr.ino;
+    fs.write(&cx, file, 0, &[5; 300_000], WriteFlags::default()).unwrap();
+    one.write("v/copy", b"").unwrap();
+    fs.clone_range(&cx, file, 0, ino(&one, "v/copy"), 0, 0).unwrap();
+    freeze(&one, "v", "s1");
+    one.set_subvolume_read_only("deep", true).unwrap();
+    pass(&one, &other, "s0", &SendOptions::new());
+    pass(&one, &other, "s1", &SendOptions::new().parent("s0").clone_source("deep"));
+    assert_eq!(other.read("s1/copy").unwrap(), [5; 300_000]);
 }
 
 /// Runs something when the first bytes come.

@@ -1,9 +1,11 @@
-//! Mounts in containers: by who is root in a user namespace alone, and by a root that gets no loop devices.
+//! Mounts in containers: by who is root in a user namespace alone, and by a root that gets no loop devices;
+//! and copies where there is no /proc.
 
 mod common;
 
 use common::{Image, OpenToAll, PROGRAM, assert_clean, fine, sh, text};
-use std::os::unix::fs::chown;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use testkit::require;
 
 /// An ordinary user; so is this one in a container of its own.
@@ -71,4 +73,25 @@ fn the_root_of_a_user_namespace_mounts() {
     let output = sh(&format!("cd {}; {enters} sh -c '{script}'", image.dir.path().display()));
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.success() && said.contains("that of user 65534"), "{said}");
+}
+
+#[test]
+fn directories_and_files_come_out_of_an_image_without_proc() {
+    require!(kernel_btrfs);
+    let image = Image::new("no-proc");
+    let dir = image.dir.path().display();
+    let made = sh(&format!(
+        "set -e; cd {dir}; mkdir -p tree/sub; echo x > tree/sub/file; chmod 751 tree/sub; chmod 604 tree/sub/file
+        {PROGRAM} cp -r tree disk.img:/"
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    for (option, modes) in [("", [0o751, 0o604]), ("--no-preserve", [0o750, 0o600])] {
+        let output = sh(&format!(
+            "cd {dir}; rm -rf out; umask 027; unshare --mount --propagation private sh -c '
+            mount -t tmpfs none /proc; {PROGRAM} cp -r {option} disk.img:/tree out'"
+        ));
+        assert!(output.status.success(), "{option}: {}", text(&output.stderr));
+        let mode = |path: &str| fs::metadata(image.dir.join(path)).unwrap().mode() & 0o7777;
+        assert_eq!(["out/sub", "out/sub/file"].map(mode), modes, "{option}");
+    }
 }

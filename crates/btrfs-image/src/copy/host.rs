@@ -16,7 +16,7 @@ use other as system;
 pub(super) use system::{get_xattr, list_xattrs};
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -118,10 +118,11 @@ impl Target<'_> {
 /// Sets the permissions of what is at `path`, if it is of that `kind`; a symbolic link there is not
 /// followed, and has none itself.
 pub fn set_mode(path: &Path, mode: u32, kind: FileKind) -> io::Result<()> {
-    system::set_mode(path, mode, |meta| match FileKind::from_mode(meta.mode()) == Some(kind) {
+    let fits = |meta: &Metadata| match FileKind::from_mode(meta.mode()) == Some(kind) {
         true => Ok(()),
         false => Err(io::Error::other("something else is there by now")),
-    })
+    };
+    system::set_mode(path, mode, kind, fits)
 }
 
 /// True for the attributes that a new file may inherit from its directory.

@@ -7,19 +7,34 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use vfs::FileKind;
 
 fn length(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sets permissions of what `fits`, of the very thing that was looked at.
+/// Sets permissions of what `fits`, of the very thing that was looked at; a `kind` is expected there.
 pub(crate) fn set_mode(
     path: &Path,
     mode: u32,
+    kind: FileKind,
     fits: impl Fn(&Metadata) -> io::Result<()>,
 ) -> io::Result<()> {
-    let flags = libc::O_PATH | libc::O_NOFOLLOW;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let open = |flags: libc::c_int| {
+        OpenOptions::new().read(true).custom_flags(flags | libc::O_NOFOLLOW).open(path)
+    };
+    let opened = match kind {
+        FileKind::Dir => open(libc::O_DIRECTORY).ok(),
+        FileKind::File => open(libc::O_NONBLOCK | libc::O_NOCTTY).ok(),
+        _ => None,
+    };
+    // It needs no /proc.
+    if let Some(file) = opened {
+        fits(&file.metadata()?)?;
+        return file.set_permissions(Permissions::from_mode(mode));
+    }
+    // What is no file, or what may not be read.
+    let file = open(libc::O_PATH)?;
     fits(&file.metadata()?)?;
     let open = format!("/proc/self/fd/{}", file.as_raw_fd());
     match std::fs::set_permissions(open, Permissions::from_mode(mode)) {

@@ -5,6 +5,7 @@ use super::{c_path, done};
 use std::fs::{File, Metadata};
 use std::io;
 use std::path::Path;
+use vfs::FileKind;
 
 fn none<T>() -> io::Result<T> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
@@ -14,6 +15,7 @@ fn none<T>() -> io::Result<T> {
 pub(crate) fn set_mode(
     path: &Path,
     mode: u32,
+    _: FileKind,
     fits: impl Fn(&Metadata) -> io::Result<()>,
 ) -> io::Result<()> {
     fits(&path.symlink_metadata()?)?;

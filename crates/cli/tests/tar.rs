@@ -534,3 +534,26 @@ fn mend_checksum(header: &mut [u8]) {
         header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     }
 }
+
+/// Where nothing is found that was to be in it; of several the others are archived.
+#[test]
+fn an_archive_stays_as_it_is_for_a_mistyped_name() {
+    require!(btrfs_progs);
+    let image = Image::new("mistyped");
+    let [d, mistyped] = ["/d", "/mistyped"].map(|path| image.at(path));
+    fine(&["mkdir", &d]);
+    let [file, new] = ["backup.tar", "new.tar"].map(|name| image.dir.join(name));
+    let [word, new_word] = [&file, &new].map(|path| path.display().to_string());
+    fine(&["tar", "-c", "-f", &word, &d]);
+    let before = fs::read(&file).unwrap();
+    for words in [&[&mistyped][..], &[&mistyped, &mistyped]] {
+        let words: Vec<&str> = words.iter().map(|word| word.as_str()).collect();
+        let (code, said) = failing(&[&["tar", "-c", "-f", &word], &words[..]].concat());
+        assert!(code == 1 && said.contains("mistyped"), "{said}");
+        assert!(fs::read(&file).unwrap() == before);
+        failing(&[&["tar", "-c", "-f", &new_word], &words[..]].concat());
+        assert!(!new.exists());
+    }
+    failing(&["tar", "-c", "-f", &new_word, &mistyped, &d]);
+    assert!(fs::read(&new).unwrap() == before);
+}

@@ -110,6 +110,12 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
         return Err(Error::usage("an archive is nothing for a terminal; write -f FILE"));
     }
     Scope::of(subvol, &words.operands, false).rescue(words.rescue).run(|volumes, failures| {
+        // What the file has stays if nothing of this is there.
+        let look_up = |operand| failures.keep(found(volumes, operand)).map(|it| (operand, it));
+        let all: Vec<_> = words.operands.iter().filter_map(look_up).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
         let out = match &words.file {
             Some(file) => emptied(Path::new(file))?,
             None => own(std::io::stdout().as_fd(), "standard output")?,
@@ -117,9 +123,7 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
         let mut packer = Packer::new(BufWriter::with_capacity(1 << 20, out), failures);
         packer.exclude.clone_from(&words.exclude);
         packer.verbose = words.verbose;
-        for operand in &words.operands {
-            let Some(found) = failures.keep(found(volumes, operand)) else { continue };
-            let (volume, node, name) = found;
+        for (operand, (volume, node, name)) in all {
             packer.tree(volume, node, &operand.path, &name)?;
         }
         packer.finish()

@@ -481,3 +481,53 @@ fn an_image_that_was_being_filled_when_it_was_killed_is_none() {
     assert_eq!(fine(&["ls", &at(&image, "/")]).lines().count(), 20_000);
     common::assert_clean(&image);
 }
+
+/// Each is refused alone, and the image stays whole.
+#[test]
+fn nothing_is_copied_over_an_image_in_use() {
+    require!(kernel_btrfs);
+    let image = Image::new("over-itself");
+    let host = TempDir::new("over-itself-host").unwrap();
+    let tree = host.join("tree");
+    for dir in ["linked", "twice"] {
+        fs::create_dir_all(tree.join(dir)).unwrap();
+    }
+    for name in ["disk.img", "other", "twice/disk.img"] {
+        fs::write(tree.join(name), name).unwrap();
+    }
+    fs::hard_link(tree.join("twice/disk.img"), tree.join("twice/again")).unwrap();
+    std::os::unix::fs::symlink("nowhere", tree.join("linked/disk.img")).unwrap();
+    fine(&["cp", "-r", &format!("{}/.", tree.display()), &image.at("/")]);
+    let (itself, dir) = (image.word(), image.dir.path().display().to_string());
+    let before = fs::metadata(&image.path).unwrap();
+    let refused = |words: &[&str]| {
+        let (code, said) = failing(&[&["cp"], words].concat());
+        assert!(code == 1 && said.contains("in use"), "{words:?}: {said}");
+        let now = fs::metadata(&image.path).unwrap();
+        assert_eq!((now.ino(), now.len()), (before.ino(), before.len()), "{words:?}");
+    };
+    refused(&[&image.at("/disk.img"), &itself]);
+    refused(&["-r", &image.at("/."), &dir]);
+    assert_eq!(fs::read_to_string(image.dir.join("other")).unwrap(), "other");
+    // These would take its name.
+    refused(&["-r", &image.at("/linked/disk.img"), &dir]);
+    refused(&["-r", &image.at("/twice/disk.img"), &dir]);
+    assert_clean(&image.path);
+    let attached = common::sh(&format!("losetup -f --show {itself}"));
+    let device = text(&attached.stdout).trim().to_owned();
+    refused(&[&format!("{device}:/disk.img"), &device]);
+    common::sh(&format!("losetup -d {device}"));
+    assert_clean(&image.path);
+    // Somebody else has it.
+    let other = Image::new("over-another");
+    let mount = KernelMount::new(&other.path, "ro").unwrap();
+    refused(&[&image.at("/disk.img"), &other.word()]);
+    mount.unmount().unwrap();
+    let reader = fs::File::open(&other.path).unwrap();
+    reader.lock_shared().unwrap();
+    refused(&[&image.at("/disk.img"), &other.word()]);
+    assert_clean(&other.path);
+    drop(reader);
+    fine(&["cp", &image.at("/disk.img"), &other.word()]);
+    assert_eq!(fs::read_to_string(&other.path).unwrap(), "disk.img");
+}

@@ -118,7 +118,7 @@ pub(super) const LIBRARY: Table = &[
     ("quota", &["error", "volume"]),
     ("subvolume", &["error", "volume"]),
     ("send", &["error", "volume"]),
-    ("tree", &["error", "sys", "volume"]),
+    ("tree", &["error", "sys", "medium", "volume"]),
     ("receive", &["error", "guard", "volume", "tree"]),
     ("file", &["error", "volume", "metadata", "tree"]),
     ("format", &["error", "medium", "volume", "options"]),

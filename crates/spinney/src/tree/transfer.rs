@@ -12,6 +12,7 @@ use super::path::join;
 use super::target::{self, OwnLinks};
 use super::walk;
 use crate::error::{Error, Result};
+use crate::medium::{claim, claim_name};
 use crate::sys;
 use crate::volume::{At, Volume};
 use btrfs_image::{
@@ -387,6 +388,7 @@ impl<'v> Transfer<'v> {
                 self.export_over(node, path, host)
             }
             (false, false) => {
+                claim_name(host)?;
                 fs::remove_file(host).map_err(|e| Error::host(host, e))?;
                 self.export_links.removed(host, &old);
                 self.export_new(node, path, host)
@@ -400,6 +402,7 @@ impl<'v> Transfer<'v> {
     fn export_stream(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
         let failed = |e: std::io::Error| Error::host(host, e);
         let mut to = OpenOptions::new().write(true).open(host).map_err(failed)?;
+        claim(&to, host)?;
         let from = FileAt::of(self.volume, node, path);
         from.bytes_around(&mut |bytes| to.write_all(bytes).map_err(failed))
     }
@@ -418,8 +421,10 @@ impl<'v> Transfer<'v> {
     }
 
     fn export_over(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
-        let file = OpenOptions::new().write(true).truncate(true).open(host);
-        let file = file.map_err(|e| Error::host(host, e))?;
+        let failed = |e: std::io::Error| Error::host(host, e);
+        let file = OpenOptions::new().write(true).open(host).map_err(failed)?;
+        claim(&file, host)?;
+        file.set_len(0).map_err(failed)?;
         fill::to_host(&FileAt::of(self.volume, node, path), &file, host)?;
         match self.rules.preserve {
             // Of the file, where a link leads to it.

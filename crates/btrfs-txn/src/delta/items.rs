@@ -24,7 +24,7 @@ const SHARDS: usize = 256;
 const SLOT_COST: u64 = 64;
 
 /// What one object's number costs in a list of the log's.
-const NUMBER_COST: u64 = size_of::<(TreeId, u64)>() as u64;
+pub(super) const NUMBER_COST: u64 = size_of::<(TreeId, u64)>() as u64;
 
 /// Whether a key may exist in a lower layer (the sealed delta or the tree).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,9 +60,9 @@ pub(super) struct Object {
 pub(super) struct Shard {
     pub objects: FxHashMap<(TreeId, u64), Object>,
     /// Objects whose names changed while something was watched.
-    renamed: Vec<(TreeId, u64)>,
+    pub(super) renamed: Vec<(TreeId, u64)>,
     /// Objects that a rename took out of a directory that the log has with its entries.
-    left_log: Vec<(TreeId, u64)>,
+    pub(super) left_log: Vec<(TreeId, u64)>,
 }
 
 /// Items that changed, by tree, object and key.
@@ -81,7 +81,7 @@ pub struct ItemDelta {
     pub(super) birthplace: AtomicU64,
 }
 
-fn shard_of(tree: TreeId, objectid: u64) -> usize {
+pub(super) fn shard_of(tree: TreeId, objectid: u64) -> usize {
     ObjectId::new(tree, objectid).shard(SHARDS)
 }
 
@@ -207,7 +207,7 @@ impl ItemDelta {
             shard.renamed.push((tree, objectid));
             notes += NUMBER_COST as i64;
         }
-        drop(shard);
+        // Before anybody else comes to the object: what he takes away was counted then.
         self.count_notes(notes);
         if birth && self.birthplace.load(Ordering::Relaxed) != tree.0 {
             self.birthplace.store(tree.0, Ordering::Relaxed);
@@ -219,6 +219,7 @@ impl ItemDelta {
                 count.fetch_add(more as u64, Ordering::Relaxed);
             }
         }
+        drop(shard);
         (result, Changes { places: spread, bytes: new_bytes })
     }
 
@@ -315,32 +316,6 @@ impl ItemDelta {
     ) -> Option<T> {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         shard.objects.get_mut(&(tree, objectid)).map(use_it)
-    }
-
-    /// A rename took the object out of a directory that the log has with its entries.
-    pub fn leaves_log(&self, tree: TreeId, objectid: u64) {
-        let mut shard = self.shards[shard_of(tree, objectid)].lock();
-        shard.left_log.push((tree, objectid));
-        drop(shard);
-        self.count_notes(NUMBER_COST as i64);
-    }
-
-    /// What `leaves_log` was told since the last call.
-    pub fn take_left(&self) -> Vec<(TreeId, u64)> {
-        self.taken(|shard| &mut shard.left_log)
-    }
-
-    fn taken(&self, of: impl Fn(&mut Shard) -> &mut Vec<(TreeId, u64)>) -> Vec<(TreeId, u64)> {
-        let mut all = Vec::new();
-        self.shards.iter().for_each(|shard| all.append(of(&mut shard.lock())));
-        self.count_notes(-((all.len() as u64 * NUMBER_COST) as i64));
-        all
-    }
-
-    /// Objects whose names changed, or that are gone, since the last call; only while
-    /// something is watched.
-    pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
-        self.taken(|shard| &mut shard.renamed)
     }
 }
 
@@ -549,6 +524,24 @@ mod tests {
         let changed = delta.bytes();
         delta.freeze(T, 256, ask);
         assert_eq!(changed - delta.bytes(), 32, "the changed key was taken");
+    }
+
+    /// Else it were so much that all wait for a commit.
+    #[test]
+    fn what_goes_was_counted_when_it_came() {
+        let delta = ItemDelta::new(Generation(1));
+        delta.watch_names();
+        let change = |here: u8| {
+            for n in 0..100_000 {
+                match (n + u32::from(here)) % 2 {
+                    0 => delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Absent)),
+                    _ => delta.edit(T, 256, |o| o.delete(84, 7)),
+                }
+                let (slots, bytes) = (delta.slots(), delta.bytes());
+                assert!(slots < 1 << 32 && bytes < 1 << 32, "{slots} slots, {bytes} bytes");
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|here| _ = scope.spawn(move || change(here))));
     }
 
     #[test]

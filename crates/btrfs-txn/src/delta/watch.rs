@@ -4,7 +4,7 @@
 //! Invariant: once an object is watched, every key that changes is noted until it is taken
 //! by `ItemDelta::freeze`. Objects that were never logged pay nothing.
 
-use super::items::{ItemDelta, Object};
+use super::items::{ItemDelta, NUMBER_COST, Object, Shard, shard_of};
 use btrfs_disk::TreeId;
 use btrfs_disk::key::kind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -262,5 +262,34 @@ impl ItemDelta {
             _ => object.has_refs(),
         };
         self.with_known(tree, objectid, since).unwrap_or(false)
+    }
+
+    /// A rename took the object out of a directory that the log has with its entries.
+    pub fn leaves_log(&self, tree: TreeId, objectid: u64) {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.left_log.push((tree, objectid));
+        self.count_notes(NUMBER_COST as i64);
+    }
+
+    /// What `leaves_log` was told since the last call.
+    pub fn take_left(&self) -> Vec<(TreeId, u64)> {
+        self.taken(|shard| &mut shard.left_log)
+    }
+
+    fn taken(&self, of: impl Fn(&mut Shard) -> &mut Vec<(TreeId, u64)>) -> Vec<(TreeId, u64)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let taken = of(&mut shard);
+            self.count_notes(-((taken.len() as u64 * NUMBER_COST) as i64));
+            all.append(taken);
+        }
+        all
+    }
+
+    /// Objects whose names changed, or that are gone, since the last call; only while
+    /// something is watched.
+    pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
+        self.taken(|shard| &mut shard.renamed)
     }
 }

@@ -24,8 +24,10 @@ const STEP_NODE_BYTES: usize = 8 << 20;
 /// Extents of content, and their bytes, as long as that is more than one.
 const STEP_EXTENTS: usize = 1024;
 const STEP_BYTES: u64 = 32 << 20;
-/// Copies, and references, that a step may come to need more than were counted, while operations go on.
+/// Copies that a step may come to need more than were counted, while operations go on, and an eighth of those.
 const SLACK: u64 = 64;
+/// So references: a leaf that others come to share meanwhile has a shared one for each of its pointers, up to 200.
+const SLACK_OF_REFERENCES: u64 = 8 * SLACK;
 
 /// What comes next in a group.
 pub(super) enum Batch {
@@ -123,7 +125,7 @@ impl Balancer {
         let btrfs_space::CountedMoves { copies, references, leaves } = counted.fs()?;
         what.leaves = leaves;
         let limit = copies + copies / 8 + SLACK;
-        (what.limit, what.references) = (limit as usize, references + SLACK);
+        (what.limit, what.references) = (limit as usize, room_for(references));
         let nodes = cost::move_nodes(&self.core.geometry, limit, roots.trees.sum().trees);
         drop(roots);
         let sums = bytes / self.core.sector() * self.core.geometry.csum.size() as u64;
@@ -136,6 +138,11 @@ impl Balancer {
         };
         Ok((room, cost))
     }
+}
+
+/// References to content that may be there when it moves, where so many were counted before.
+fn room_for(references: u64) -> u64 {
+    references + references / 8 + SLACK_OF_REFERENCES
 }
 
 fn is_node(key: &Key) -> bool {

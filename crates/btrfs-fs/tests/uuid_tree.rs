@@ -4,9 +4,10 @@
 
 mod common;
 
+use blockdev::BlockDevice;
 use blocksim::{Image, SimDevice};
 use btrfs_check::Severity;
-use btrfs_disk::Superblock;
+use btrfs_disk::{Superblock, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options, ReceivedFrom, SubvolId};
 use btrfs_image::mkfs::{self, MkfsOptions};
 use btrfs_volume::{OpenOptions, Volume};
@@ -152,4 +153,43 @@ fn what_can_be_written_again_is_not_what_was_received() {
     let fs = open(&device, false);
     assert_eq!(base(&fs), None);
     fs.destroy().expect("close");
+}
+
+/// All nodes that the tree ever had are damaged.
+fn lose_uuid_tree(device: &SimDevice) -> usize {
+    let (mut chunk, mut lost) = (vec![0; 1 << 20], 0);
+    let owner = TreeId::UUID.0.to_le_bytes();
+    for at in (0..512 << 20).step_by(1 << 20) {
+        device.read_at(at, &mut chunk).expect("read");
+        for (node, bytes) in (at..).step_by(4096).zip(chunk.chunks_exact(4096)) {
+            if bytes[88..96] == owner {
+                device.write_at(node + 1000, &[!bytes[1000]]).expect("write");
+                lost += 1;
+            }
+        }
+    }
+    lost
+}
+
+/// The tree only repeats what root items say.
+#[test]
+fn what_was_received_can_be_written_also_where_the_tree_is_lost() {
+    let device = new_volume();
+    let fs = open(&device, false);
+    let (sub, _) = subvolume(&fs, "sub");
+    receive(&fs, sub, SENT);
+    fs.destroy().expect("close");
+    assert!(lose_uuid_tree(&device) > 0);
+    let fs = open(&device, false);
+    let read_only = |to| fs.set_read_only(&Caller::root(), sub, to).expect("set");
+    let received = || fs.subvolume_info(sub).expect("it is there").received_uuid;
+    assert_eq!(received(), SENT);
+    read_only(false);
+    assert_eq!((received(), fs.read_only_reason()), ([0; 16], None));
+    receive(&fs, sub, SENT);
+    assert_eq!((received(), fs.read_only_reason()), (SENT, None));
+    fs.destroy().expect("close");
+    assert!(clear(&device));
+    open(&device, true).destroy().expect("close");
+    judge(&device);
 }

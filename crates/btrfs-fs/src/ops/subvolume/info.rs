@@ -93,7 +93,7 @@ fn path_up(
 }
 
 /// What the root tree does not say yet is committed, where it `matters`.
-fn settle(engine: &Engine, matters: impl Fn(&TreeAction) -> bool) -> Result<()> {
+pub(super) fn settle(engine: &Engine, matters: impl Fn(&TreeAction) -> bool) -> Result<()> {
     let layers = engine.core.layers();
     let pending = layers.current.trees.any(&matters)
         || layers.sealed.as_ref().is_some_and(|sealed| sealed.trees.any(&matters));

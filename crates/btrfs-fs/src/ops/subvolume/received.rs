@@ -1,5 +1,6 @@
 //! What a subvolume is told to have been received as, and the end of receiving.
 
+use super::info::settle;
 use super::permission::must_own;
 use super::property::{Closed, close_to_writers};
 use super::{can_note, commit_unknown, must_live, note_uuid};
@@ -63,9 +64,10 @@ fn received_now(engine: &Engine, from: &ReceivedFrom) -> ReceivedForm {
     }
 }
 
-/// What it was received as, as of the last commit.
+/// What it was received as. The last commit says it: what one that failed left in the epoch is committed first.
 pub(super) fn known_as(engine: &Engine, tree: TreeId) -> Result<ReceivedForm> {
     commit_unknown(engine, tree)?;
+    settle(engine, |action| matches!(action, TreeAction::Received { id, .. } if *id == tree))?;
     let roots = engine.core.roots();
     let item = roots.get(tree).ok_or(FsError::Posix(Errno::ESTALE))?.item;
     Ok(ReceivedForm {
@@ -77,16 +79,30 @@ pub(super) fn known_as(engine: &Engine, tree: TreeId) -> Result<ReceivedForm> {
     })
 }
 
-/// It is listed under what it was received as, and no more under what it was `before`.
+/// It is listed under what it was received as, and no more under what it was `before`. Where the UUID tree is damaged
+/// there its root item alone says so: nobody here looks anything up in the tree.
 pub(super) fn become_known(
     op: &Op<'_>,
     tree: TreeId,
     (before, form): (&[u8; 16], ReceivedForm),
     action: ActionCost,
 ) -> Result<()> {
-    can_note(op, &form.uuid, UUID_KEY_RECEIVED_SUBVOL)?;
-    note_uuid(op, before, UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
-    note_uuid(op, &form.uuid, UUID_KEY_RECEIVED_SUBVOL, tree, true)?;
+    let notes = [(before, false), (&form.uuid, true)];
+    let readable = notes.map(|(uuid, _)| match can_note(op, uuid, UUID_KEY_RECEIVED_SUBVOL) {
+        Ok(()) => Ok(true),
+        Err(error @ FsError::Corrupt(_)) => {
+            tracing::warn!(tree = tree.0, %error, "not said in the UUID tree");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    });
+    // All that can fail comes before the first change.
+    let [old, new] = readable;
+    for ((uuid, there), readable) in notes.into_iter().zip([old?, new?]) {
+        if readable {
+            note_uuid(op, uuid, UUID_KEY_RECEIVED_SUBVOL, tree, there)?;
+        }
+    }
     op.act(TreeAction::Received { id: tree, form: Box::new(form) }, action);
     Ok(())
 }

@@ -30,7 +30,7 @@ impl BtrfsFs {
         quota::rescan(self.open()?)
     }
 
-    /// Returns when no rescan is under way.
+    /// Returns when no rescan is under way. EUCLEAN: numbers are INCONSISTENT then, as where something could not be read.
     pub fn wait_for_rescan(&self) -> Result<()> {
         quota::wait_for_rescan(self.open()?)
     }

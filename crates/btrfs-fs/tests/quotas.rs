@@ -379,6 +379,27 @@ fn numbers_stay_right_where_trees_come_and_go() {
     }
 }
 
+/// Who waits for numbers is told that they are not right.
+#[test]
+fn who_waits_hears_that_nobody_counts() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let (caller, above) = (Caller::root(), "1/1".parse().unwrap());
+    common::new_file(&fs, "file", &[7; 50_000]);
+    fs.enable_quotas().expect("quotas");
+    fs.wait_for_rescan().expect("rescan");
+    let (copy, _) = fs.snapshot(&caller, fs.root(), fs.root(), b"copy", false).expect("a copy");
+    fs.sync().expect("commit");
+    fs.create_qgroup(above).expect("a group");
+    let member = format!("0/{}", copy.0).parse().unwrap();
+    assert!(fs.assign_qgroup(member, above).expect("a member"), "all that the group counts");
+    let other = QgroupId(5);
+    assert!(!fs.assign_qgroup(other, above).expect("a member"), "they share what is in them");
+    assert_eq!(fs.wait_for_rescan().expect_err("nobody counts").errno(), libc::EUCLEAN);
+    fs.rescan_quotas().expect("begun");
+    fs.wait_for_rescan().expect("counted");
+}
+
 /// A commit looks at what it changed, however much the volume has, and reads nothing for that.
 #[test]
 fn a_commit_counts_what_it_changed_alone() {

@@ -44,8 +44,8 @@ impl Volume {
             None => {}
         }
         let guard = self.guard();
-        let begun = guard.enable_quotas().and_then(|()| guard.wait_for_rescan());
-        begun.map_err(|e| self.quota(e)).and_then(|()| self.counted())
+        guard.enable_quotas().map_err(|e| self.quota(e))?;
+        self.counted(guard.wait_for_rescan())
     }
 
     /// Begins to keep simple quotas: an extent counts for the subvolume that wrote it first, as long as
@@ -67,20 +67,20 @@ impl Volume {
             Err(FsError::Posix(Errno::EINPROGRESS)) => Ok(()),
             begun => begun,
         };
-        let counted = begun.and_then(|()| guard.wait_for_rescan());
-        counted.map_err(|e| self.quota(e)).and_then(|()| self.counted())
+        begun.map_err(|e| self.quota(e))?;
+        self.counted(guard.wait_for_rescan())
     }
 
     /// A rescan ends also where something cannot be read, and leaves numbers that nobody can trust.
-    fn counted(&self) -> Result<()> {
-        match self.quota_status()? {
-            Some(status) if status.inconsistent => {
+    fn counted(&self, waited: vfs::Result<()>) -> Result<()> {
+        match waited {
+            Err(FsError::Posix(Errno::EUCLEAN)) => {
                 let why = "quotas are kept, but what groups hold could not be counted";
                 Err(Error::refused(self.name().display(), why).remedied(
                     "`spinney check` tells what cannot be read; `spinney quota disable` ends quotas",
                 ))
             }
-            _ => Ok(()),
+            waited => waited.map_err(|e| self.quota(e)),
         }
     }
 

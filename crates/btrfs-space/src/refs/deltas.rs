@@ -8,6 +8,7 @@
 //! What it does not know: what the extent tree says about an extent.
 
 use super::owner::{ExtentKind, RefOwner};
+use super::touched::{Touched, words};
 use btrfs_disk::{Key, Logical, TreeId};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -84,9 +85,6 @@ pub struct RefDeltas {
     touched: Option<Touched>,
 }
 
-/// Length and kind of extents.
-type Touched = HashMap<u64, (u64, ExtentKind), BuildHasherDefault<AddressHasher>>;
-
 impl RefDeltas {
     /// No changes, and nothing touched is remembered.
     pub fn new() -> RefDeltas {
@@ -148,19 +146,53 @@ impl RefDeltas {
     /// that is remembered.
     pub fn touch(&mut self, extent: Logical, len: u64, kind: ExtentKind) {
         if let Some(touched) = &mut self.touched {
-            touched.insert(extent.0, (len, kind));
+            touched.insert((extent, len, kind));
         }
     }
 
-    /// Extents with changes and those that were touched, by ascending address.
-    pub fn all_touched(&self) -> Vec<(Logical, u64, ExtentKind)> {
+    /// Words of eight bytes that one more touched takes until the commit ends.
+    pub(crate) fn words(extent: Logical, len: u64, kind: ExtentKind) -> usize {
+        words((extent, len, kind))
+    }
+
+    /// No more is touched: before [`RefDeltas::all_touched`].
+    pub(crate) fn order_touched(&mut self) {
+        self.touched.iter_mut().for_each(Touched::in_order);
+    }
+
+    /// Extents with changes, by ascending address.
+    pub(crate) fn changed(&self) -> Vec<(Logical, u64, ExtentKind)> {
+        self.changed_and([].into_iter())
+    }
+
+    fn changed_and(
+        &self,
+        more: impl Iterator<Item = (Logical, u64, ExtentKind)>,
+    ) -> Vec<(Logical, u64, ExtentKind)> {
         let changed = self.extents.iter().map(|(at, delta)| (Logical(*at), delta.len, delta.kind));
-        let touched = self.touched.iter().flatten();
-        let touched = touched.map(|(at, (len, kind))| (Logical(*at), *len, *kind));
-        let mut all: Vec<_> = changed.chain(touched).collect();
+        let mut all: Vec<_> = changed.chain(more).collect();
         all.sort_unstable_by_key(|(logical, ..)| *logical);
-        all.dedup_by_key(|(logical, ..)| *logical);
         all
+    }
+
+    /// Extents with changes and those that were touched, by ascending address.
+    pub(crate) fn all_touched(&self) -> impl Iterator<Item = (Logical, u64, ExtentKind)> + '_ {
+        let wide = self.touched.iter().flat_map(|touched| touched.wide());
+        let mut few = self.changed_and(wide).into_iter().peekable();
+        let mut many = self.touched.iter().flat_map(|touched| touched.packed()).peekable();
+        let mut last = None;
+        std::iter::from_fn(move || {
+            loop {
+                let next = match (few.peek(), many.peek()) {
+                    (Some((one, ..)), Some((other, ..))) if other < one => many.next(),
+                    (None, _) => many.next(),
+                    _ => few.next(),
+                }?;
+                if last.replace(next.0) != Some(next.0) {
+                    return Some(next);
+                }
+            }
+        })
     }
 
     /// Marks the node's extent item: its pointers are full back-references now.

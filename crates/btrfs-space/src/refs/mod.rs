@@ -6,6 +6,7 @@ mod lookup;
 mod merge;
 mod owner;
 mod separate;
+mod touched;
 
 pub use deltas::{AddressHasher, ExtentDelta, RefDeltas};
 pub use drain::{Drained, Owned, drain};

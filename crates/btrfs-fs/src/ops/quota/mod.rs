@@ -61,10 +61,14 @@ pub(crate) fn rescan(engine: &Engine) -> Result<()> {
     }
 }
 
-/// Returns when no rescan is under way: each commit goes a step on.
+/// Returns when no rescan is under way: each commit goes a step on. EUCLEAN where numbers are not right then.
 pub(crate) fn wait_for_rescan(engine: &Engine) -> Result<()> {
-    while status(engine)?.is_some_and(|status| status.rescan.is_some()) {
-        engine.committer.commit_written_back()?;
+    while let Some(status) = status(engine)? {
+        match (status.rescan, status.inconsistent) {
+            (Some(_), _) => engine.committer.commit_written_back()?,
+            (None, true) => return Err(Errno::EUCLEAN.into()),
+            (None, false) => break,
+        }
         engine.core.health.changeable().fs()?;
     }
     Ok(())

@@ -20,6 +20,7 @@
 //! What it does not know: limits and who is refused, who asks for a rescan.
 
 mod account;
+mod below;
 mod groups;
 mod regroup;
 mod rescan;
@@ -27,4 +28,5 @@ mod settle;
 mod simple;
 mod states;
 
-pub(crate) use settle::{MOST_BELOW, QuotaCommit};
+pub(crate) use below::MOST_BELOW;
+pub(crate) use settle::QuotaCommit;

@@ -34,7 +34,7 @@ pub(super) fn go_on(
     }
     // New ones are in no tree yet.
     let to = next.unwrap_or(u64::MAX);
-    for (extent, len, kind) in states.deltas.all_touched() {
+    for (extent, len, kind) in states.deltas.changed() {
         let new = states.deltas.get(extent).is_some_and(|delta| delta.born);
         if !new || extent.0 < from || extent.0 >= to {
             continue;

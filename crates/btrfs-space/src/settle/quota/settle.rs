@@ -21,23 +21,21 @@ use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
 use crate::settle::Settle;
 use crate::settle::trees::Tree;
-use btrfs_disk::items::{QgroupInfo, QgroupLimit, RootItem, qgroup_status};
+use btrfs_disk::items::{QgroupInfo, QgroupLimit, QgroupStatus, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Expect, FixedSize, Generation, Key, Node, Result, TreeId};
+use btrfs_disk::{FixedSize, Generation, Key, Result, TreeId};
 use btrfs_tree::{Edit, EditRef, NodeReader};
 use std::collections::BTreeMap;
-
-/// Pointers below what trees come to share, or leave to others, that one commit follows: each is remembered until it
-/// ends (some 64 bytes), and asked about then. That is more than a node two levels above leaves leads to as a rule in
-/// volumes of millions of files; beyond it the numbers are left to a rescan, as the kernel does of subtrees that are
-/// high (`drop_subtree_threshold`). Each visit counts: nodes that contradict themselves may lead to one of them often.
-pub(crate) const MOST_BELOW: usize = 1 << 21;
 
 /// Of a volume whose quotas are on.
 #[derive(Default)]
 pub(crate) struct QuotaCommit {
     /// The numbers were right in the last commit, or a rescan makes them right.
-    keeps: bool,
+    pub(super) keeps: bool,
+    /// What lies here and behind is not in the numbers before this commit: a rescan under way counts it.
+    pub(super) counted: u64,
+    /// Too much is shared to be followed: a rescan begins, whether one is under way or not.
+    pub(super) recount: bool,
     /// They are simple in the last commit, and began in this generation.
     pub(super) simple: Option<u64>,
     /// Subvolumes that this commit makes, and what they are snapshots of.
@@ -139,7 +137,8 @@ impl<R: NodeReader> Settle<'_, R> {
         if keeps {
             self.deltas.remember_touched();
         }
-        self.quota = Some(QuotaCommit { keeps, ..QuotaCommit::default() });
+        let counted = if becomes_right { item.rescan } else { u64::MAX };
+        self.quota = Some(QuotaCommit { keeps, counted, ..QuotaCommit::default() });
         Ok(())
     }
 
@@ -175,6 +174,7 @@ impl<R: NodeReader> Settle<'_, R> {
                 }
                 kind::QGROUP_INFO if !comes => quota.destroyed.push(key.offset),
                 kind::QGROUP_LIMIT if comes => quota.written.push((key.offset, *key)),
+                kind::QGROUP_STATUS => quota.counted = quota.counted.min(counted_then(edit)),
                 _ => {}
             }
         }
@@ -204,12 +204,6 @@ impl<R: NodeReader> Settle<'_, R> {
         self.remove_emptied(TreeId::QUOTA)
     }
 
-    /// Numbers are kept of what `tree` reaches, and not only the status; that of a relocation is in
-    /// no group.
-    pub(crate) fn counts(&self, tree: TreeId) -> bool {
-        tree.is_subvolume() && self.quota.as_ref().is_some_and(|quota| quota.keeps)
-    }
-
     /// A subvolume came, as a snapshot of `source` if there is one, which has all its edits.
     pub(crate) fn quota_of_new(&mut self, tree: TreeId, source: Option<TreeId>) -> Result<()> {
         let Some(quota) = &mut self.quota else { return Ok(()) };
@@ -232,59 +226,10 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(())
     }
 
-    /// A tree that reached `node` does not do so any more, and no reference of what is below
-    /// changes with that. Answers how many nodes were read.
-    pub(crate) fn touch_below(&mut self, tree: TreeId, node: &Node) -> Result<usize> {
-        if !self.counts(tree) {
-            return Ok(0);
-        }
-        let mut touched = Vec::new();
-        // Whose the references are does not matter here.
-        let any = crate::shared::Holder::Shared(node.logical());
-        crate::shared::pointers(node, any, |p| touched.push((p.extent, p.len, p.kind)))?;
-        let Some(left) = self.left_below.checked_sub(touched.len() + 1) else {
-            tracing::warn!(%tree, "quotas need a rescan: it shares too much to count on");
-            self.lose_count();
-            return Ok(1);
-        };
-        self.left_below = left;
-        for (extent, len, kind) in touched {
-            self.deltas.touch(extent, len, kind);
-        }
-        let mut read = 1;
-        let children = if node.is_leaf() { 0 } else { node.len() };
-        for slot in 0..children {
-            if !self.counts(tree) {
-                break;
-            }
-            let expect = Expect::of_child(&node.child(slot), node.level() - 1, tree);
-            let child = self.reader().node(&expect);
-            match child {
-                Ok(child) => read += self.touch_below(tree, &child)?,
-                Err(error) if error.is_damage() => self.lose_count(),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(read)
-    }
-
-    /// What this commit changes of the numbers cannot be known; the status will say so.
-    pub(crate) fn lose_count(&mut self) {
-        if let Some(quota) = &mut self.quota {
-            quota.keeps = false;
-            self.deltas.forget_touched();
-        }
-    }
-
-    /// So many pointers are followed below what is shared, as [`MOST_BELOW`].
-    #[cfg(feature = "fault-injection")]
-    pub fn follow_at_most(&mut self, pointers: usize) {
-        self.left_below = pointers;
-    }
-
     /// Brings the quota tree up to what this commit leaves. All edits of subvolumes come before.
     pub(crate) fn settle_quotas(&mut self) -> Result<()> {
         let Some(quota) = self.quota.take() else { return Ok(()) };
+        self.deltas.order_touched();
         let root = self.root(TreeId::QUOTA)?;
         let edits = {
             let reader = self.reader();
@@ -321,14 +266,7 @@ impl<R: NodeReader> Settle<'_, R> {
         edits: &mut Edits,
     ) -> Result<u64> {
         let mut tally = Tally::default();
-        let rescan = status.item.flags & qgroup_status::RESCAN != 0;
-        // A rescan that begins needs to know nothing of before.
-        let mut begins = rescan && status.item.rescan == 0;
-        let mut keeps = quota.keeps;
-        if keeps && !begins && !self.regroup(quota, &mut tally)? {
-            (keeps, begins, status.item.rescan) = (false, rescan, 0);
-            tally = Tally::default();
-        }
+        let (keeps, begins) = self.keeps_or_begins(quota, status, &mut tally)?;
         if begins {
             nothing_counted(items, edits)?;
         }
@@ -351,6 +289,28 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         self.gone_groups(quota, items, edits)?;
         Ok(visited)
+    }
+
+    /// Whether the numbers of before are kept on, and whether a rescan begins, which needs to know nothing of before.
+    fn keeps_or_begins(
+        &self,
+        quota: &QuotaCommit,
+        status: &mut Status,
+        tally: &mut Tally,
+    ) -> Result<(bool, bool)> {
+        let item = &mut status.item;
+        if quota.recount {
+            item.flags |= qgroup_status::RESCAN | qgroup_status::INCONSISTENT;
+            item.rescan = 0;
+        }
+        let rescan = item.flags & qgroup_status::RESCAN != 0;
+        let begins = rescan && item.rescan == 0;
+        if quota.keeps && !begins && !self.regroup(quota, tally)? {
+            *tally = Tally::default();
+            item.rescan = 0;
+            return Ok((false, rescan));
+        }
+        Ok((quota.keeps, begins))
     }
 
     /// False: only a rescan can tell what became of the numbers.
@@ -476,6 +436,14 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         self.committed_tree(id)
     }
+}
+
+/// Where a rescan is once the status is that.
+fn counted_then(edit: &EditRef<'_>) -> u64 {
+    let EditRef::Put(data) = edit else { return u64::MAX };
+    let status = QgroupStatus::read(data).ok();
+    let rescans = status.filter(|status| status.flags & qgroup_status::RESCAN != 0);
+    rescans.map_or(u64::MAX, |status| status.rescan)
 }
 
 pub(super) fn nothing_counted(items: &mut dyn Items, edits: &mut Edits) -> Result<()> {

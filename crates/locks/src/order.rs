@@ -19,6 +19,8 @@ pub enum Rank {
     Transaction,
     /// A volume of the library is closed, by one at a time.
     Closing,
+    /// Whether it was, held by who changes something.
+    Ending,
     /// The background threads, while they are told to end.
     Background,
     /// Subvolumes and their names are made, moved and taken away, one at a time.

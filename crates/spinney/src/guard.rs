@@ -5,7 +5,9 @@
 //! * while a transaction is open, nobody makes anything durable: `sync`, `fsync` and what else
 //!   commits are refused with EBUSY, the engine holds its own commits back
 //!   (`BtrfsFs::hold_commits`), and changes end before they take more memory than they may;
-//! * a volume whose transaction was given up answers nothing any more and writes nothing.
+//! * a volume whose transaction was given up answers nothing any more and writes nothing;
+//! * a change that was done is in the last commit, or was refused: closing waits for those under way, and lets none
+//!   begin.
 //!
 //! It does not know what the changes are, nor paths.
 
@@ -14,6 +16,7 @@ mod subvolumes;
 
 use btrfs_fs::BtrfsFs;
 use locks::{Mutex, Rank, RwLock, RwLockReadGuard};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use vfs::{
@@ -36,6 +39,8 @@ pub(crate) struct Guard {
     /// Why the medium could not be written before that, if so.
     failed: OnceLock<String>,
     closed: AtomicBool,
+    /// The same, for who changes something, and holds it for reading meanwhile.
+    ends: RwLock<bool>,
     /// How it was closed, or the errno. Held meanwhile: who closes it, too, waits, and hears the same.
     closing: Mutex<Option<std::result::Result<(), i32>>>,
 }
@@ -50,6 +55,7 @@ impl Guard {
             given_up: AtomicBool::new(false),
             failed: OnceLock::new(),
             closed: AtomicBool::new(false),
+            ends: RwLock::new(Rank::Ending, false),
             closing: Mutex::new(Rank::Closing, None),
         }
     }
@@ -131,14 +137,18 @@ impl Guard {
     }
 
     /// For those who change something.
-    fn change(&self) -> Result<&BtrfsFs> {
+    fn change(&self) -> Result<Change<'_>> {
         if self.counts.load(Ordering::Acquire) && self.btrfs.uncommitted_bytes() > self.limit {
             let limit = self.limit;
             return Err(FsError::Unsupported(format!(
                 "a transaction with more than {limit} bytes of changes"
             )));
         }
-        self.there()
+        let ends = self.ends.read();
+        if *ends {
+            return Err(FsError::ReadOnly("the volume is closed".into()));
+        }
+        Ok(Change { fs: self.there()?, _under_way: ends })
     }
 
     /// For those who make something durable; no transaction begins meanwhile.
@@ -146,6 +156,20 @@ impl Guard {
         self.there()?;
         let open = self.in_transaction.read();
         if *open { Err(Errno::EBUSY.into()) } else { Ok(open) }
+    }
+}
+
+/// A change under way, for which closing waits.
+struct Change<'g> {
+    fs: &'g BtrfsFs,
+    _under_way: RwLockReadGuard<'g, bool>,
+}
+
+impl Deref for Change<'_> {
+    type Target = BtrfsFs;
+
+    fn deref(&self) -> &BtrfsFs {
+        self.fs
     }
 }
 
@@ -450,6 +474,7 @@ impl FileSystem for Guard {
             return how.map_err(|errno| FsError::Io { context, source: source(errno) });
         }
         self.closed.store(true, Ordering::Release);
+        *self.ends.write() = true;
         let done = self.btrfs.destroy();
         *closing = Some(done.as_ref().copied().map_err(FsError::errno));
         done

@@ -1,6 +1,6 @@
 //! How a volume ends: closed, dropped, on a medium that fails; never silently.
 
-use blocksim::{Access, Fault, Image, SimDevice, Span};
+use blocksim::{Access, Fault, GoOn, Hooked, Image, Request, RequestHook, SimDevice, Span};
 use parking_lot::Mutex;
 use spinney::{FormatOptions, Volume, VolumeOptions};
 use std::sync::Arc;
@@ -176,4 +176,46 @@ fn a_volume_closed_whole_keeps_all_or_nothing() {
     }
     // Done at the second try; told behind the superblock; given up.
     assert!(outcomes.iter().all(|&count| count > 0), "{outcomes:?}");
+}
+
+/// A device that takes its time for what makes things durable.
+struct Slow;
+
+impl RequestHook for Slow {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
+        if let Request::Flush = request {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        }
+        go_on()
+    }
+}
+
+/// Who writes by another handle while the volume is closed hears an error, or finds it there.
+#[test]
+fn a_write_beside_the_close_is_kept_or_refused() {
+    let below = SimDevice::new(Image::zeros(128 << 20));
+    FormatOptions::new().format(&below).unwrap();
+    let device = Arc::new(Hooked { below, hook: Slow });
+    for round in 0..4 {
+        let name = format!("file-{round}");
+        let volume = VolumeOptions::new().write(true).open_device(device.clone()).unwrap();
+        let file = volume.create(&name).unwrap();
+        let (done, writes) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let writes = |n: &u64| file.write_at(*n, &[round + 1]).is_ok();
+                (0..).take_while(writes).last()
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            volume.clone().close().unwrap();
+            (volume, writer.join().unwrap())
+        });
+        drop((done, file));
+        let there = later_of(&device).read(&name).unwrap();
+        assert_eq!(there.len() as u64, writes.map_or(0, |last| last + 1), "round {round}");
+    }
+}
+
+fn later_of(device: &Arc<Hooked<SimDevice, Slow>>) -> Volume {
+    let copy = Arc::new(SimDevice::new(device.below.image()));
+    VolumeOptions::new().open_device(copy).unwrap()
 }

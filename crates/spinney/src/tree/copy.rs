@@ -40,9 +40,9 @@ impl CopyRules {
 
 struct Frame {
     from: Node,
-    from_path: Vec<u8>,
     to: Node,
-    to_path: Vec<u8>,
+    /// So much of `TreeCopy::paths` is its own.
+    lens: [usize; 2],
     left: Vec<Listed>,
     fresh: bool,
 }
@@ -54,6 +54,8 @@ pub struct TreeCopy<'v> {
     rules: CopyRules,
     cx: Context,
     stack: Vec<Frame>,
+    /// Of the innermost directory in `from` and in `to`; those above it are in them.
+    paths: [Vec<u8>; 2],
     /// Copies of files with several names.
     links: HashMap<Ino, Node>,
     /// Directories that this copy made.
@@ -72,6 +74,7 @@ impl<'v> TreeCopy<'v> {
             rules,
             cx: *to.context(),
             stack: Vec::new(),
+            paths: Default::default(),
             links: HashMap::new(),
             made: HashSet::new(),
             refused: None,
@@ -104,9 +107,9 @@ impl<'v> TreeCopy<'v> {
         name: &[u8],
         to_path: Vec<u8>,
     ) -> Result<()> {
-        if let Some(frame) = self.one(node, path.to_vec(), parent, name, to_path)? {
-            self.stack.push(frame);
-        }
+        self.stack.clear();
+        let top = self.one(node, path.to_vec(), parent, name, to_path)?;
+        self.stack.extend(top);
         self.run()
     }
 
@@ -118,6 +121,7 @@ impl<'v> TreeCopy<'v> {
         to: Node,
         to_path: Vec<u8>,
     ) -> Result<()> {
+        self.stack.clear();
         let frame = self.frame(node, path, to, to_path, false)?;
         self.stack.push(frame);
         self.run()
@@ -131,8 +135,7 @@ impl<'v> TreeCopy<'v> {
                 continue;
             };
             let name = &listed.name;
-            let path = join(&frame.from_path, name);
-            let to_path = join(&frame.to_path, name);
+            let [path, to_path] = self.paths_of(&frame).map(|path| join(path, name));
             let node = frame.from.listed(&listed).at(self.from, &path);
             let below = node.and_then(|node| self.one(node, path, &frame.to, name, to_path));
             self.stack.push(frame);
@@ -140,6 +143,10 @@ impl<'v> TreeCopy<'v> {
             self.stack.extend(below);
         }
         self.refused.take().map_or(Ok(()), Err)
+    }
+
+    fn paths_of(&self, frame: &Frame) -> [&[u8]; 2] {
+        [0, 1].map(|side: usize| &self.paths[side][..frame.lens[side]])
     }
 
     /// Copies one thing; a directory comes back to be gone through.
@@ -235,7 +242,7 @@ impl<'v> TreeCopy<'v> {
     }
 
     fn frame(
-        &self,
+        &mut self,
         from: Node,
         from_path: Vec<u8>,
         to: Node,
@@ -247,12 +254,15 @@ impl<'v> TreeCopy<'v> {
             self.from.lost(&from_path, None, why)?;
         }
         left.reverse();
-        Ok(Frame { from, from_path, to, to_path, left, fresh })
+        let lens = [from_path.len(), to_path.len()];
+        self.paths = [from_path, to_path];
+        Ok(Frame { from, to, lens, left, fresh })
     }
 
     fn finish_dir(&self, frame: &Frame) -> Result<()> {
+        let [from_path, to_path] = self.paths_of(frame);
         if self.rules.preserve {
-            return self.attributes(&frame.from, &frame.from_path, &frame.to, &frame.to_path);
+            return self.attributes(&frame.from, from_path, &frame.to, to_path);
         }
         if !frame.fresh {
             return Ok(());
@@ -260,7 +270,7 @@ impl<'v> TreeCopy<'v> {
         // While it was filled it had to be writable for nobody: set what `make` masked.
         let perm = frame.from.attr.perm & 0o777 & !self.cx.umask;
         let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-        self.set(&frame.to, &set, &frame.to_path)
+        self.set(&frame.to, &set, to_path)
     }
 
     fn make(

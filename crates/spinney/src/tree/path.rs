@@ -62,11 +62,16 @@ pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
 /// `name` in `directory`, with one `/` between them.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = directory.to_vec();
+    push(&mut path, name);
+    path
+}
+
+/// What was the path of a directory becomes that of `name` in it.
+pub fn push(path: &mut Vec<u8>, name: &[u8]) {
     if !path.ends_with(b"/") {
         path.push(b'/');
     }
     path.extend_from_slice(name);
-    path
 }
 
 /// The nodes from the root to the path's end.

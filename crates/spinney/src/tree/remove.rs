@@ -2,7 +2,7 @@
 //! which a damaged volume may have, ends it.
 
 use super::node::Node;
-use super::path::join;
+use super::path::push;
 use super::walk::two_names;
 use crate::error::Error;
 use crate::volume::{At, Volume};
@@ -11,7 +11,8 @@ use vfs::{Context, Ino};
 
 struct Frame {
     node: Node,
-    path: Vec<u8>,
+    /// So much of the path that all share is its own.
+    len: usize,
     name: Vec<u8>,
     left: Vec<Vec<u8>>,
 }
@@ -24,23 +25,22 @@ pub fn tree<E: From<Error>>(
     path: &[u8],
     removed: &mut dyn FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut stack = Vec::new();
-    one(volume, parent, name.to_vec(), path.to_vec(), &mut stack, removed)?;
-    let mut within: HashSet<Ino> = stack.iter().map(|frame: &Frame| frame.node.ino()).collect();
+    let mut path = path.to_vec();
+    let mut stack: Vec<Frame> =
+        one(volume, parent, name.to_vec(), &path, removed)?.into_iter().collect();
+    let mut within: HashSet<Ino> = stack.iter().map(|frame| frame.node.ino()).collect();
     while let Some(frame) = stack.last_mut() {
+        path.truncate(frame.len);
         if let Some(name) = frame.left.pop() {
-            let path = join(&frame.path, &name);
-            let mut below = Vec::new();
-            one(volume, &frame.node, name, path, &mut below, removed)?;
-            if let Some(new) = below.first()
-                && !within.insert(new.node.ino())
-            {
-                return Err(volume.error(&new.path, two_names()).into());
+            push(&mut path, &name);
+            let below = one(volume, &frame.node, name, &path, removed)?;
+            if below.as_ref().is_some_and(|new| !within.insert(new.node.ino())) {
+                return Err(volume.error(&path, two_names()).into());
             }
-            stack.append(&mut below);
+            stack.extend(below);
             continue;
         }
-        let Some(Frame { path, name, node, .. }) = stack.pop() else { break };
+        let Some(Frame { name, node, .. }) = stack.pop() else { break };
         within.remove(&node.ino());
         drop(node);
         let above = stack.last().map_or(parent, |frame| &frame.node);
@@ -50,21 +50,19 @@ pub fn tree<E: From<Error>>(
     Ok(())
 }
 
-/// Removes anything but a directory; that is pushed to be emptied first.
+/// Removes anything but a directory; that comes back to be emptied first.
 fn one<E: From<Error>>(
     volume: &Volume,
     parent: &Node,
     name: Vec<u8>,
-    path: Vec<u8>,
-    stack: &mut Vec<Frame>,
+    path: &[u8],
     removed: &mut dyn FnMut(&[u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    let node = parent.child(&name).at(volume, &path)?;
+) -> Result<Option<Frame>, E> {
+    let node = parent.child(&name).at(volume, path)?;
     if node.is_dir() {
-        let left = node.names().at(volume, &path)?;
-        stack.push(Frame { node, path, name, left });
-        return Ok(());
+        let left = node.names().at(volume, path)?;
+        return Ok(Some(Frame { node, len: path.len(), name, left }));
     }
-    volume.fs().unlink(&Context::default(), parent.ino(), &name).at(volume, &path)?;
-    removed(&path)
+    volume.fs().unlink(&Context::default(), parent.ino(), &name).at(volume, path)?;
+    removed(path).map(|()| None)
 }

@@ -4,18 +4,16 @@
 //! second may lie below the first.
 
 use super::node::{Listed, Node};
-use super::path::join;
+use super::path::push;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
 use std::collections::HashSet;
 use vfs::{Damage, FsError, Ino};
 
-/// A node and its path.
-type Found = (Node, Vec<u8>);
-
 struct Frame {
     node: Node,
-    path: Vec<u8>,
+    /// So much of `Walk::path` is its own: each keeping a path would be the square of the depth.
+    len: usize,
     /// In reverse order.
     left: Vec<Listed>,
 }
@@ -36,9 +34,11 @@ pub struct Walk {
     volume: Volume,
     stack: Vec<Frame>,
     /// What comes next, if it is known.
-    next: Option<Found>,
+    next: Option<Node>,
     /// What came last, to be gone into.
-    here: Option<Found>,
+    here: Option<Node>,
+    /// Of what came last; those above it are in it.
+    path: Vec<u8>,
     /// Directories that were gone into.
     entered: HashSet<Ino>,
 }
@@ -51,19 +51,19 @@ pub fn two_names() -> FsError {
 impl Walk {
     /// Begins with `top`, whose path is `path`.
     pub fn new(volume: &Volume, top: Node, path: Vec<u8>) -> Walk {
-        let (stack, next, entered) = (Vec::new(), Some((top, path)), HashSet::new());
-        Walk { volume: volume.clone(), stack, next, here: None, entered }
+        let (stack, next, entered) = (Vec::new(), Some(top), HashSet::new());
+        Walk { volume: volume.clone(), stack, next, here: None, path, entered }
     }
 
     /// The next node. What cannot be read is told once, and left out.
     pub fn step(&mut self) -> Option<Result<Visited<'_>>> {
-        if let Some((node, path)) = self.here.take()
+        if let Some(node) = self.here.take()
             && node.is_dir()
-            && let Err(error) = self.enter(node, path)
+            && let Err(error) = self.enter(node)
         {
             return Some(Err(error));
         }
-        let (node, path) = match self.next.take() {
+        let node = match self.next.take() {
             Some(top) => top,
             None => match self.advance()? {
                 Ok(found) => found,
@@ -71,8 +71,7 @@ impl Walk {
             },
         };
         let depth = self.stack.len();
-        let (node, path) = self.here.insert((node, path));
-        Some(Ok(Visited { node, path, depth }))
+        Some(Ok(Visited { node: self.here.insert(node), path: &self.path, depth }))
     }
 
     /// Does not go into what came last.
@@ -80,28 +79,28 @@ impl Walk {
         self.here = None;
     }
 
-    fn enter(&mut self, node: Node, path: Vec<u8>) -> Result<()> {
+    fn enter(&mut self, node: Node) -> Result<()> {
         if !self.entered.insert(node.ino()) {
-            return Err(self.volume.error(&path, two_names()));
+            return Err(self.volume.error(&self.path, two_names()));
         }
         let (mut left, missing) = node.listing();
         left.reverse();
-        let whole = missing.map_or(Ok(()), |why| Err(self.volume.error(&path, why)));
-        self.stack.push(Frame { node, path, left });
+        let whole = missing.map_or(Ok(()), |why| Err(self.volume.error(&self.path, why)));
+        self.stack.push(Frame { node, len: self.path.len(), left });
         whole
     }
 
     /// The next name of the innermost directory that has one left.
-    fn advance(&mut self) -> Option<Result<Found>> {
+    fn advance(&mut self) -> Option<Result<Node>> {
         loop {
             let frame = self.stack.last_mut()?;
             let Some(listed) = frame.left.pop() else {
                 self.stack.pop();
                 continue;
             };
-            let path = join(&frame.path, &listed.name);
-            let node = frame.node.listed(&listed).at(&self.volume, &path);
-            return Some(node.map(|node| (node, path)));
+            self.path.truncate(frame.len);
+            push(&mut self.path, &listed.name);
+            return Some(frame.node.listed(&listed).at(&self.volume, &self.path));
         }
     }
 }

@@ -14,6 +14,10 @@ use vfs::{Errno, FsError, Ino, Result};
 /// A directory's way from its subvolume's root; `None`: none leads there.
 type Ways = HashMap<InodeId, Option<Vec<u8>>>;
 
+/// Bytes of a path that is told: four times what a program may say at once. A crafted volume could have paths whose
+/// lengths together are the square of its own.
+const LONGEST: usize = 16 << 10;
+
 pub(crate) fn default(engine: &Engine) -> Result<TreeId> {
     subvol::default_subvolume(&engine.core.view())
 }
@@ -155,6 +159,9 @@ fn path_of(
     let mut path = above?;
     let dir = InodeId::new(TreeId(parent.0), info.directory);
     let way = ways.entry(dir).or_insert_with(|| way_to(engine, dir)).clone()?;
+    if path.len() + way.len() + info.name.len() + 2 > LONGEST {
+        return None;
+    }
     for part in [&way, &info.name] {
         if !path.is_empty() && !part.is_empty() {
             path.push(b'/');
@@ -167,12 +174,13 @@ fn path_of(
 /// From the subvolume's root directory to `dir`.
 fn way_to(engine: &Engine, dir: InodeId) -> Option<Vec<u8>> {
     let top = engine.subvols.get(dir.tree)?.root_dir;
-    let (mut at, mut names) = (dir, Vec::new());
+    let (mut at, mut names, mut len) = (dir, Vec::new(), 0);
     while at.objectid != top {
-        if names.len() > MAX_DEPTH {
+        if names.len() > MAX_DEPTH || len > LONGEST {
             return None;
         }
         let (parent, name) = names::parent(&engine.core, at).ok()??;
+        len += name.len() + 1;
         names.push(name);
         at = InodeId::new(dir.tree, parent);
     }

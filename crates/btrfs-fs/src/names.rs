@@ -348,10 +348,14 @@ pub(crate) fn remove_listed(
 /// Removes the entry of a subvolume, whose reference is not in this tree.
 pub(crate) fn remove_entry(op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
     let rest = without_entry(op, dir, name)?;
-    // Or the commit would find that it cannot be read.
-    op.view.get(dir.tree, &Key::new(dir.objectid, kind::DIR_INDEX, index)).fs()?;
+    can_read_index(&op.view, dir, index)?;
     drop_entry(op, dir, &item_of(dir, name), rest, index);
     Ok(())
+}
+
+/// Whether a place in the order of a directory can be read; or the commit would find that it cannot.
+pub(crate) fn can_read_index(view: &View<'_>, dir: InodeId, index: u64) -> Result<()> {
+    view.get(dir.tree, &Key::new(dir.objectid, kind::DIR_INDEX, index)).fs().map(drop)
 }
 
 fn drop_entry(op: &Op<'_>, dir: InodeId, key: &Key, rest: Vec<u8>, index: u64) {
@@ -399,7 +403,7 @@ fn without_ref(
 ) -> Result<(Key, Vec<u8>, u64)> {
     let (key, rest, index) = reference(view, child, parent, name)?;
     if index < given {
-        view.get(child.tree, &Key::new(parent, kind::DIR_INDEX, index)).fs()?;
+        can_read_index(view, InodeId::new(child.tree, parent), index)?;
     }
     Ok((key, rest, index))
 }

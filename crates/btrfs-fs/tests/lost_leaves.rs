@@ -233,6 +233,7 @@ fn a_name_whose_index_is_lost_stays() {
     let base = volume(|fs| {
         top = fs.root();
         (0..300).for_each(|n| _ = new_file(fs, &name(n), &[n as u8; 60]));
+        fs.create_subvolume(&Caller::root(), top, b"sub").expect("a subvolume");
     });
     let found = leaves(&base, all_of(top, DIR_INDEX));
     assert!(found.len() >= 3, "{} leaves", found.len());
@@ -241,12 +242,14 @@ fn a_name_whose_index_is_lost_stays() {
     let (there, victim) = (entry.name.to_vec(), name(0).into_bytes());
     flip(&base, *lost);
     let fs = open(&base.device);
-    for round in 0..3 {
+    for round in 0..5 {
         new_file(&fs, &format!("new-{round}"), &[1; 90]);
         let gone = match round {
             0 => fs.unlink(&CX, top, &there),
             1 => fs.rename(&CX, top, &there, top, &victim, RenameMode::Replace),
-            _ => fs.rename(&CX, top, &victim, top, &there, RenameMode::Exchange),
+            2 => fs.rename(&CX, top, &victim, top, &there, RenameMode::Exchange),
+            3 => fs.rename(&CX, top, b"sub", top, &there, RenameMode::Exchange),
+            _ => fs.rename(&CX, top, &there, top, b"sub", RenameMode::Exchange),
         };
         told(gone, "a name that goes");
         fs.sync().expect("commit");
@@ -257,7 +260,7 @@ fn a_name_whose_index_is_lost_stays() {
     flip(&base, *lost);
     let fs = open(&base.device);
     (0..300).for_each(|n| assert!(read(&fs, top, &name(n)) == [n as u8; 60], "{n}"));
-    (0..3).for_each(|n| assert!(read(&fs, top, &format!("new-{n}")) == [1; 90]));
+    (0..5).for_each(|n| assert!(read(&fs, top, &format!("new-{n}")) == [1; 90]));
     fs.destroy().expect("close");
     is_sound(&base);
 }

@@ -547,3 +547,27 @@ fn a_deleted_subvolume_is_none_to_those_who_read_trees() {
     assert_eq!((errno(found(&fs)), errno(there(&fs))), (libc::ENOENT, libc::ENOENT));
     fs.destroy().expect("close");
 }
+
+/// What is immutable or append-only keeps its names, subvolumes as files.
+#[test]
+fn what_may_not_change_keeps_its_subvolumes() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    mkdir(&fs, "", "dir");
+    create(&fs, "dir", "sub");
+    put(&fs, "", "file", b"beside");
+    let root = fs.root();
+    for (fixed, flag) in [("dir", 0x10), ("dir", 0x20), ("dir/sub", 0x10), ("dir/sub", 0x20)] {
+        let (dir, ino) = (at(&fs, "dir"), at(&fs, fixed));
+        fs.set_flags(&CX, ino, flag).expect("flags");
+        let moved = |mode| fs.rename(&CX, dir, b"sub", root, b"file", mode);
+        assert_eq!(errno(delete(&fs, "dir", "sub")), libc::EPERM, "{fixed} {flag:x}");
+        assert_eq!(errno(fs.rmdir(&CX, dir, b"sub")), libc::EPERM, "{fixed} {flag:x}");
+        assert_eq!(errno(moved(RenameMode::Exchange)), libc::EPERM, "{fixed} {flag:x}");
+        let away = fs.rename(&CX, dir, b"sub", root, b"away", RenameMode::Replace);
+        assert_eq!(errno(away), libc::EPERM, "{fixed} {flag:x}");
+        fs.set_flags(&CX, ino, 0).expect("flags");
+    }
+    delete(&fs, "dir", "sub").expect("now it may");
+    close_and_judge(&image, fs);
+}

@@ -1,6 +1,6 @@
 //! A subvolume's name goes, and with it all that is in it.
 
-use super::permission::{may_change_names, must_own_one};
+use super::permission::{may_change_names, may_lose_name, must_own_one};
 use super::{can_note, commit_unknown, delete_refs, in_root_tree, note_uuid};
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -81,7 +81,10 @@ fn take_away(engine: &Engine, rules: &Rules<'_>, dir: Ino, name: &[u8]) -> Resul
     let removed = check_empty(engine, rules, target, &subvolume)
         .and_then(|()| remove(engine, &dir, name, (target, &subvolume)));
     if let Err(error) = removed {
-        open_again(engine, &subvolume, closed);
+        let opened = open_again(engine, &subvolume, closed);
+        drop(room);
+        // Who let go of one without a name meanwhile could not have it erased.
+        opened.into_iter().for_each(|inode| engine.orphans.release(inode));
         return Err(error);
     }
     engine.reservations.forget_dirty(closed.drop_content());
@@ -90,11 +93,11 @@ fn take_away(engine: &Engine, rules: &Rules<'_>, dir: Ino, name: &[u8]) -> Resul
 }
 
 /// The name is there still, and so is what was written: it is to be written back after all.
-fn open_again(engine: &Engine, subvolume: &Subvolume, closed: ClosedTree) {
-    for inode in engine.inodes.open_tree(closed) {
-        engine.writeback.queue().add(&inode);
-    }
+fn open_again(engine: &Engine, subvolume: &Subvolume, closed: ClosedTree) -> Vec<Ref<Inode>> {
+    let inodes = engine.inodes.open_tree(closed);
+    inodes.iter().for_each(|inode| engine.writeback.queue().add(inode));
     subvolume.set_dead(false);
+    inodes
 }
 
 /// The subvolume that a name stands for. EINVAL: it is none's.
@@ -121,6 +124,7 @@ fn check(
     if let Some(caller) = rules.caller {
         check_caller(engine, caller, dir, &root)?;
     }
+    may_lose_name(engine, dir, tree)?;
     check_empty(engine, rules, tree, &subvolume)?;
     let view = engine.core.view();
     if id_of(engine.root).tree == tree {

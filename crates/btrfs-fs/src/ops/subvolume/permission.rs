@@ -3,9 +3,12 @@
 use crate::acl::{self, Acl};
 use crate::engine::Engine;
 use crate::ino::InodeId;
-use crate::inode::State;
+use crate::inode::{Inode, State};
+use crate::ops::remove::may_unname;
 use crate::subvol::Caller;
 use crate::xattrs;
+use btrfs_disk::TreeId;
+use inode_index::Ref;
 use vfs::{Errno, Result};
 
 /// EACCES unless the caller may make and remove names in the directory.
@@ -63,4 +66,11 @@ pub(crate) fn must_own_one(caller: &Caller, dir: &State, child: &State) -> Resul
         return Ok(());
     }
     must_own(caller, child)
+}
+
+/// Whether a subvolume's name may go from `dir`: what is immutable or append-only keeps its names, as files do.
+pub(super) fn may_lose_name(engine: &Engine, dir: &Ref<Inode>, tree: TreeId) -> Result<()> {
+    let Some(subvolume) = engine.subvols.get(tree) else { return Ok(()) };
+    let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
+    may_unname(&*dir.read()?, &*root.read()?)
 }

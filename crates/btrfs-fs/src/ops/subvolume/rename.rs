@@ -5,6 +5,7 @@
 //! moved, EXDEV where an inode would have to change its tree. A stand-in is an empty directory to who
 //! takes its place, and a whiteout stays where a subvolume was as where a file was.
 
+use super::permission::may_lose_name;
 use super::{ParentLink, commit_unknown, delete_refs, put_refs};
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -19,7 +20,7 @@ use crate::subvol;
 use btrfs_disk::items::RootRef;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
-use btrfs_txn::Op;
+use btrfs_txn::{Op, View};
 use inode_index::Ref;
 use vfs::{Context, Errno, FsError, RenameMode, Result};
 
@@ -43,15 +44,26 @@ impl Side<'_> {
         if self.inode.is_some() {
             return names::remove(op, (self.dir.id, u64::MAX), self.name, self.target);
         }
+        names::remove_entry(op, self.dir.id, self.name, self.index(&op.view)?)
+    }
+
+    /// Where the entry of a subvolume, or of what stands in for one, is in the order of its directory.
+    fn index(&self, view: &View<'_>) -> Result<u64> {
         if let Some(index) = self.stand_in {
-            return names::remove_entry(op, self.dir.id, self.name, index);
+            return Ok(index);
         }
-        let parent = self.dir.id.tree;
-        let key = Key::new(parent.0, kind::ROOT_REF, self.tree().0);
-        let bytes = op.view.get(TreeId::ROOT, &key).fs()?;
+        let key = Key::new(self.dir.id.tree.0, kind::ROOT_REF, self.tree().0);
+        let bytes = view.get(TreeId::ROOT, &key).fs()?;
         let bytes = bytes.ok_or(FsError::Posix(Errno::ENOENT))?;
-        let index = RootRef::parse(&bytes).fs()?.sequence;
-        names::remove_entry(op, self.dir.id, self.name, index)
+        Ok(RootRef::parse(&bytes).fs()?.sequence)
+    }
+
+    /// Whether `take` can read all that it needs.
+    fn can_be_taken(&self, view: &View<'_>) -> Result<()> {
+        match &self.inode {
+            Some(_) => names::check_removal(view, (self.dir.id, u64::MAX), self.name, self.target),
+            None => names::can_read_index(view, self.dir.id, self.index(view)?),
+        }
     }
 
     /// It has another name by now, in the tree `to`: nobody ever finds it without one.
@@ -104,6 +116,11 @@ pub(crate) fn rename(
     }
     let other = side(engine, to)?;
     check(engine, &source, to, other.as_ref(), mode)?;
+    for side in [Some(&source), other.as_ref()].into_iter().flatten() {
+        if side.inode.is_none() && side.stand_in.is_none() {
+            may_lose_name(engine, side.dir, side.tree())?;
+        }
+    }
     match other {
         Some(other) if mode == RenameMode::Exchange => exchange(engine, &source, &other)?,
         other => replace(engine, cx, &source, to, other, mode)?,
@@ -177,15 +194,16 @@ fn must_be_dir(source: &Side<'_>) -> Result<()> {
     }
 }
 
-/// Nothing may fail for want of room once the first name is gone. All that it looks at is locked: a name that
-/// came behind this could be the one too many.
+/// Nothing may fail for want of room, nor for damage, once the first name is gone. All that it looks at is locked: a
+/// name that came behind this could be the one too many.
 fn check_fits(
     engine: &Engine,
     source: &Side<'_>,
     to: (&Ref<Inode>, &[u8]),
-    back: Option<&Side<'_>>,
+    (other, mode): (Option<&Side<'_>>, RenameMode),
 ) -> Result<()> {
     let view = engine.core.view();
+    [Some(source), other].into_iter().flatten().try_for_each(|side| side.can_be_taken(&view))?;
     let max = engine.core.geometry.max_item_size();
     names::check_room(&view, to.0.id, to.1, max)?;
     names::check_room(&view, source.dir.id, source.name, max)?;
@@ -194,9 +212,9 @@ fn check_fits(
         None => Ok(()),
     };
     fits(source, to.0.id, to.1)?;
-    match back {
-        Some(other) => fits(other, source.dir.id, source.name),
-        None => Ok(()),
+    match other {
+        Some(other) if mode == RenameMode::Exchange => fits(other, source.dir.id, source.name),
+        _ => Ok(()),
     }
 }
 
@@ -246,7 +264,7 @@ fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
             may_unname(locked.get(side.dir), locked.get(inode))?;
         }
     }
-    check_fits(engine, a, (b.dir, b.name), Some(b))?;
+    check_fits(engine, a, (b.dir, b.name), (Some(b), RenameMode::Exchange))?;
     let in_a = locked.state(a.dir).dir.take_index(a.name);
     let in_b = locked.state(b.dir).dir.take_index(b.name);
     change(&engine.core, |op| {
@@ -291,7 +309,7 @@ fn replace(
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
-        check_fits(engine, source, (to, new_name), None)?;
+        check_fits(engine, source, (to, new_name), (victim.as_ref(), mode))?;
         let whiteout = whiteout(engine, cx, source.dir, &mut locked, mode)?;
         let index = locked.state(to).dir.take_index(new_name);
         change(&engine.core, |op| {

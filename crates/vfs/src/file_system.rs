@@ -191,8 +191,8 @@ pub trait FileSystem: Send + Sync {
     fn lasts(&self, _ino: Ino, _moment: u64) -> bool {
         true
     }
-    /// Changes what `set` names, all or nothing, and answers what is so then. EFBIG, ENOSPC and
-    /// EDQUOT where a size grows.
+    /// Changes what `set` names, and answers what is so then; where it fails nothing is changed, unless a size was to: a
+    /// file that is cut may have become shorter. EFBIG, ENOSPC and EDQUOT where a size grows.
     fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;
     /// The target; EINVAL if it is no symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;

@@ -179,11 +179,20 @@ impl InodeTable {
     pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
         let ino = ino::number(id)?;
         let tree = self.tree(&self.epochs.pin(), id.tree)?;
-        match tree.inodes.reserve(id.objectid) {
-            Ok(place) => Ok(Reserved { id, ino, place, table: self, tree }),
-            Err(Reserve::NoMemory) => Err(Errno::ENOMEM.into()),
-            Err(Reserve::InUse) => panic!("inode number {id:?} was in use"),
+        loop {
+            match tree.inodes.reserve(id.objectid) {
+                Ok(place) => return Ok(Reserved { id, ino, place, table: self, tree }),
+                Err(Reserve::NoMemory) => return Err(Errno::ENOMEM.into()),
+                // Who asks for a number before there is such an inode (by a handle of an earlier mount, say) is about to
+                // hear that there is none.
+                Err(Reserve::InUse) if !self.is_there(id) => std::thread::yield_now(),
+                Err(Reserve::InUse) => panic!("inode number {id:?} was in use"),
+            }
         }
+    }
+
+    fn is_there(&self, id: InodeId) -> bool {
+        self.find(id, 0).is_some_and(|inode| inode.read().is_ok())
     }
 
     /// Drops the inode if nobody else refers to it; who writes it back or changes it does.

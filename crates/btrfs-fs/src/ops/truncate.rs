@@ -47,9 +47,9 @@ pub(crate) fn set_size(
     end_of(size, 0)?;
     // Who cuts the file before it is locked leaves to a removal's room a hole more, which is less than what
     // that may write anew; further ones have room of their own. A file that has become longer is cut in steps, which have.
-    let grows = size > inode.read()?.item.size;
     let mut retries = Retries::default();
     loop {
+        let grows = size > inode.read()?.item.size;
         let writes = grows || writes_anew(engine, inode, size)?;
         let most = if writes { 2 * engine.core.sector() } else { 0 };
         let mut dirty = engine.reserver.reserve_dirty(most)?;
@@ -133,18 +133,20 @@ fn set_size_locked(
     let mut state = engine.write(inode)?;
     check_file(&state)?;
     state.content_is_replaced()?;
+    // It may have become so since; nothing is changed then, and this comes again with what that needs.
+    if !budget.writes
+        && size > 0
+        && (size > state.item.size || is_inline(&engine.writeback, inode.id, &mut state)?)
+    {
+        return Ok(Done::Part);
+    }
     if set.kill_priv {
         kill_priv(&mut state, set.kill_sgid);
     }
     drop_capability(&engine.core.begin(), inode.id, &mut state)?;
     let mut done = Done::All;
     // An open with O_TRUNC sets the times of an empty file, too.
-    if !budget.writes && size > 0 {
-        // It has become so since; nothing is changed, and this comes again with what that needs.
-        if size > state.item.size || is_inline(&engine.writeback, inode.id, &mut state)? {
-            return Ok(Done::Part);
-        }
-    } else if size > 0 && size != state.item.size {
+    if budget.writes && size > 0 && size != state.item.size {
         budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     }
     if size > state.item.size {
@@ -206,15 +208,17 @@ fn shrink(
     let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
         return Ok(Done::Nothing);
     };
-    let old_size = state.item.size;
+    let (old_size, landed) = (state.item.size, state.landed_size);
     state.item.size = size;
-    state.landed_size = state.landed_size.min(size);
+    state.landed_size = landed.min(size);
     let dropped = drop_behind(engine, id, state, (keep, &mapped), room);
     if let Ok((Done::Part | Done::Nothing, reached)) = &dropped {
         // What is still there must not come back when the file grows: it ends behind it.
         state.item.size = old_size.min(*reached);
-        state.landed_size = state.item.size;
+        state.landed_size = landed.min(state.item.size);
     } else {
+        // Where it failed there may be something.
+        state.clean_behind_end &= dropped.is_ok();
         forget_unwritten(engine, state, |dirty| dirty.truncate(size));
     }
     Ok(dropped?.0)

@@ -218,11 +218,13 @@ pub fn block_signals() {
 /// As many descriptors as this process may have: a mount over io_uring has some for each processor that the machine
 /// could have, which are more than the usual 1024 where those are a hundred.
 pub fn allow_descriptors() {
+    /// For a thousand processors; programs that this one starts may close as many one by one.
+    const MANY: libc::rlim_t = 16 << 10;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the record is a local one.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
+            limit.rlim_cur = limit.rlim_max.min(limit.rlim_cur.max(MANY));
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
     }

@@ -85,7 +85,7 @@ impl Dispatcher {
     }
 
     /// Of a change that failed the kernel believes that nothing came of it: its pages stay, and the size.
-    fn may_have_changed(&self, ino: Ino, offset: u64, len: u64) {
+    pub(super) fn may_have_changed(&self, ino: Ino, offset: u64, len: u64) {
         self.notifier.data_changed(ino, offset, len);
     }
 
@@ -131,7 +131,13 @@ impl Dispatcher {
         let len = arg.len.min(most);
         self.kill_priv_unasked(request, to)?;
         let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len);
-        Ok(copied.inspect_err(|_| self.may_have_changed(to, arg.off_out, len))?)
+        let done = *copied.as_ref().unwrap_or(&0);
+        // What ends before its source does met an error, and may have done more.
+        let ended = || self.fs.getattr(from).is_ok_and(|attr| arg.off_in + done >= attr.size);
+        if copied.is_err() || done < len && !ended() {
+            self.may_have_changed(to, arg.off_out + done, len - done);
+        }
+        Ok(copied?)
     }
 }
 

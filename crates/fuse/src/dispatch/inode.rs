@@ -35,7 +35,12 @@ impl Dispatcher {
             }
         }
         self.owners.give(&mut set)?;
-        let attr = self.fs.setattr(&request.context(0), ino, &set)?;
+        let done = self.fs.setattr(&request.context(0), ino, &set);
+        if done.is_err() && set.size.is_some() {
+            // To the end of the file, however long that is.
+            self.may_have_changed(ino, 0, 0);
+        }
+        let attr = done?;
         let lasts = self.fs.lasts(ino, moment) && self.blocks_last(&attr);
         out.put(&reply::attr_out(&self.shown(&attr), lasts))
     }

@@ -192,7 +192,7 @@ impl InodeTable {
     }
 
     fn is_there(&self, id: InodeId) -> bool {
-        self.find(id, 0).is_some_and(|inode| inode.read().is_ok())
+        self.find(id, 0).is_some_and(|inode| inode.state.read().loaded)
     }
 
     /// Drops the inode if nobody else refers to it; who writes it back or changes it does.

@@ -201,3 +201,23 @@ fn a_deletion_by_number_behind_an_exchange_of_names() {
     assert_eq!(errno(world.snapshot(world.fs.root(), "held")), libc::EEXIST);
     world.end();
 }
+
+/// Directories are locked in one order, whichever lies in which.
+#[test]
+fn an_older_subvolume_in_a_younger_one() {
+    let world = World::new();
+    let (fs, root) = (&world.fs, world.fs.root());
+    let (_, young) = [world.subvolume("old"), world.subvolume("young")][1];
+    let moved = |from: (Ino, &[u8]), to: (Ino, &[u8])| {
+        fs.rename(&CX, from.0, from.1, to.0, to.1, RenameMode::Replace).expect("rename");
+    };
+    moved((root, b"old"), (young, b"inside"));
+    moved((young, b"inside"), (young, b"other"));
+    moved((young, b"other"), (root, b"out"));
+    moved((root, b"out"), (young, b"again"));
+    let caller = Caller { privileged: false, ..Caller::root() };
+    let refused = fs.delete_subvolume(&caller, Delete::Name(young, b"again"));
+    assert_eq!(errno(refused), libc::EPERM);
+    fs.rmdir(&CX, young, b"again").expect("rmdir");
+    world.end();
+}

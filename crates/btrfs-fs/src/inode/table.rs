@@ -179,13 +179,18 @@ impl InodeTable {
     pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
         let ino = ino::number(id)?;
         let tree = self.tree(&self.epochs.pin(), id.tree)?;
+        // Milliseconds that a look for what is not there may take.
+        let mut patience = 10_000;
         loop {
             match tree.inodes.reserve(id.objectid) {
                 Ok(place) => return Ok(Reserved { id, ino, place, table: self, tree }),
                 Err(Reserve::NoMemory) => return Err(Errno::ENOMEM.into()),
                 // Who asks for a number before there is such an inode (by a handle of an earlier mount, say) is about to
                 // hear that there is none.
-                Err(Reserve::InUse) if !self.is_there(id) => std::thread::yield_now(),
+                Err(Reserve::InUse) if patience > 0 && !self.is_there(id) => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    patience -= 1;
+                }
                 Err(Reserve::InUse) => panic!("inode number {id:?} was in use"),
             }
         }

@@ -147,11 +147,11 @@ pub(crate) fn check_last(engine: &Engine, inode: &Inode, state: &State) -> Resul
 
 /// Immutable and append-only inodes and directories keep their names.
 pub(crate) fn may_unname(dir: &State, child: &State) -> Result<()> {
-    let fixed = inode_flags::IMMUTABLE | inode_flags::APPEND;
-    if dir.item.flags & fixed != 0 || child.item.flags & fixed != 0 {
-        return Err(Errno::EPERM.into());
-    }
-    Ok(())
+    if keeps_names(dir) || keeps_names(child) { Err(Errno::EPERM.into()) } else { Ok(()) }
+}
+
+pub(crate) fn keeps_names(state: &State) -> bool {
+    state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0
 }
 
 /// One name less; the last one makes an orphan.

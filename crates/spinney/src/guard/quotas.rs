@@ -27,7 +27,8 @@ impl Guard {
 
     pub(crate) fn wait_for_rescan(&self) -> Result<()> {
         let _durable = self.durable()?;
-        self.change()?.wait_for_rescan()
+        // Closing does not wait for that: it ends then.
+        self.there()?.wait_for_rescan()
     }
 
     pub(crate) fn quota_status(&self) -> Result<Option<QuotaStatus>> {

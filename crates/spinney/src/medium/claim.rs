@@ -18,16 +18,16 @@ pub(crate) fn claim(file: &File, path: &Path) -> Result<()> {
     if !is_device && !meta.is_file() {
         return Ok(());
     }
+    // What ends in front of the first superblock is no image; trees are full of such, and others may have locked them.
+    if !is_device && meta.len() <= COPIES[0] {
+        return Ok(());
+    }
     match patiently(|| blockdev::lock(file, true, None)) {
         Err(e) if e.kind() == ErrorKind::ResourceBusy => {
             return refused("as an image, or by another program".into());
         }
         // Where nothing can be locked nothing is.
         _ => {}
-    }
-    // What ends in front of the first superblock nobody has mounted, and trees are full of such.
-    if !is_device && meta.len() <= COPIES[0] {
-        return Ok(());
     }
     in_use::holder(path, None, false).map_or(Ok(()), refused)
 }

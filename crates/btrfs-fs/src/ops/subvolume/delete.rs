@@ -8,6 +8,7 @@ use crate::ino::{InodeId, id_of, number};
 use crate::inode::{ClosedTree, Inode, change};
 use crate::names::{self, Target};
 use crate::ops::create::{touch_dir, writable_dir};
+use crate::ops::remove::may_unname;
 use crate::reserve::cost;
 use crate::subvol::{self, Caller, Delete, Subvolume};
 use btrfs_disk::ids::ORPHAN_OBJECTID;
@@ -165,11 +166,14 @@ fn check_caller(
     if !engine.options.user_subvol_rm_allowed {
         return Err(Errno::EPERM.into());
     }
-    let dir_state = dir.read()?;
-    let root_state = root.read()?;
-    may_change_names(engine, caller, root.id, &root_state)?;
-    may_change_names(engine, caller, dir.id, &dir_state)?;
-    must_own_one(caller, &dir_state, &root_state)
+    // In their order: a directory may be of a younger subvolume than what lies in it.
+    let [first, second] = if dir.id < root.id { [dir, root] } else { [root, dir] };
+    let states = [first.read()?, second.read()?];
+    let [dir_state, root_state] =
+        if dir.id < root.id { [0, 1] } else { [1, 0] }.map(|at| &*states[at]);
+    may_change_names(engine, caller, root.id, root_state)?;
+    may_change_names(engine, caller, dir.id, dir_state)?;
+    must_own_one(caller, dir_state, root_state)
 }
 
 /// UUIDs under which the subvolume is listed: its own, and that of what it was received from.
@@ -219,6 +223,7 @@ pub(crate) fn remove_stand_in(
 ) -> Result<()> {
     let _room = engine.reserver.reserve_removal(cost::unlink())?;
     let mut dir_state = engine.write(dir)?;
+    may_unname(&dir_state, &dir_state)?;
     if names::lookup(&engine.core.view(), dir.id, name)? != Some(target) {
         return Err(Errno::ENOENT.into());
     }

@@ -4,7 +4,7 @@ use crate::acl::{self, Acl};
 use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::{Inode, State};
-use crate::ops::remove::may_unname;
+use crate::ops::remove::keeps_names;
 use crate::subvol::Caller;
 use crate::xattrs;
 use btrfs_disk::TreeId;
@@ -68,9 +68,16 @@ pub(crate) fn must_own_one(caller: &Caller, dir: &State, child: &State) -> Resul
     must_own(caller, child)
 }
 
-/// Whether a subvolume's name may go from `dir`: what is immutable or append-only keeps its names, as files do.
+/// Whether a subvolume's name may go from `dir`: what is immutable or append-only keeps its names, as files do. One whose
+/// root directory cannot be read may be moved out of the way.
 pub(super) fn may_lose_name(engine: &Engine, dir: &Ref<Inode>, tree: TreeId) -> Result<()> {
     let Some(subvolume) = engine.subvols.get(tree) else { return Ok(()) };
-    let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
-    may_unname(&*dir.read()?, &*root.read()?)
+    // One behind the other: a directory may be of a younger subvolume than what lies in it.
+    if keeps_names(&*dir.read()?) {
+        return Err(Errno::EPERM.into());
+    }
+    match engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0) {
+        Ok(root) if root.read().is_ok_and(|root| keeps_names(&root)) => Err(Errno::EPERM.into()),
+        _ => Ok(()),
+    }
 }

@@ -308,6 +308,9 @@ fn replace(
             [source.dir, to].into_iter().chain(&source.inode).chain(&gone).collect();
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
+        if let Some(inode) = &source.inode {
+            may_unname(locked.get(source.dir), locked.get(inode))?;
+        }
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
         check_fits(engine, source, (to, new_name), (victim.as_ref(), mode))?;
         let whiteout = whiteout(engine, cx, source.dir, &mut locked, mode)?;
@@ -355,6 +358,7 @@ fn check_victim(
     match victim {
         Some(side) => {
             still(engine, side)?;
+            may_unname(locked.get(to), locked.get(to))?;
             side.inode.as_ref().map_or(Ok(()), |gone| may_go(engine, locked, to, gone))
         }
         None if names::lookup(&engine.core.view(), to.id, new_name)?.is_some() => {

@@ -50,21 +50,22 @@ impl Held {
         Ok(())
     }
 
+    /// The first place of a superblock that ends behind `at`.
+    fn next(&self, at: u64) -> Option<u64> {
+        let ends = |copy: u64| copy + SUPER_SIZE as u64;
+        COPIES.into_iter().find(|copy| ends(*copy) > at).filter(|copy| ends(*copy) <= self.len())
+    }
+
+    fn is_clear(&self, offset: u64, bufs: &[&[u8]]) -> bool {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        self.next(offset).is_none_or(|copy| copy >= offset + len as u64)
+    }
+
     fn there(&self, copy: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; SUPER_SIZE];
         self.device.read_at(copy, &mut bytes)?;
         Ok(bytes)
     }
-}
-
-/// The first place of a superblock that ends behind `at`.
-fn next(at: u64) -> Option<u64> {
-    COPIES.into_iter().find(|copy| copy + SUPER_SIZE as u64 > at)
-}
-
-fn is_clear(offset: u64, bufs: &[&[u8]]) -> bool {
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    next(offset).is_none_or(|copy| copy >= offset + len as u64)
 }
 
 impl BlockDevice for Held {
@@ -90,7 +91,8 @@ impl BlockDevice for Held {
     }
 
     fn write_at(&self, mut offset: u64, mut buf: &[u8]) -> io::Result<()> {
-        while let Some(copy) = next(offset).filter(|_| !buf.is_empty() && !is_clear(offset, &[buf]))
+        while let Some(copy) =
+            self.next(offset).filter(|_| !buf.is_empty() && !self.is_clear(offset, &[buf]))
         {
             let apart = copy.saturating_sub(offset) as usize;
             if apart > 0 {
@@ -106,7 +108,7 @@ impl BlockDevice for Held {
     }
 
     fn write_vectored_at(&self, mut offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
-        if is_clear(offset, bufs) {
+        if self.is_clear(offset, bufs) {
             return self.device.write_vectored_at(offset, bufs);
         }
         for buf in bufs {
@@ -117,7 +119,7 @@ impl BlockDevice for Held {
     }
 
     fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
-        match is_clear(offset, bufs) {
+        match self.is_clear(offset, bufs) {
             true => self.device.write_apart(offset, bufs, through),
             false => self.write_vectored_at(offset, bufs),
         }

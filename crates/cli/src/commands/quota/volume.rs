@@ -2,7 +2,7 @@
 
 use crate::commands::subvolume::place::{Open, VolumePath};
 use crate::door::{Door, Switch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use spinney::{LimitChange, Qgroup, QgroupId, QuotaStatus};
 use std::thread::sleep;
 use std::time::Duration;
@@ -49,12 +49,20 @@ impl Open<'_> {
         }
     }
 
+    /// Until none is under way. An error where one was that ended without numbers.
     pub fn wait_for_rescan(&self, place: &VolumePath) -> Result<()> {
+        let mut waited = false;
         while self.rescan(place)?.is_some() {
+            waited = true;
             match place {
                 VolumePath::Image(_) => self.begin_rescan(place).map(drop)?,
                 VolumePath::Mount(_) => sleep(PAUSE),
             }
+        }
+        if waited && self.quota_status(place)?.is_some_and(|status| status.inconsistent) {
+            let why = "what groups hold could not be counted";
+            let remedy = "`spinney check` tells what cannot be read";
+            return Err(Error::new(format!("{}: {why}", place.show())).remedy(remedy));
         }
         Ok(())
     }

@@ -253,17 +253,19 @@ fn still(engine: &Engine, side: &Side<'_>) -> Result<()> {
     if now == Some(side.target) { Ok(()) } else { Err(Errno::ENOENT.into()) }
 }
 
+/// What is no subvolume; those were looked at before.
+fn may_leave(locked: &Locked<'_>, side: &Side<'_>) -> Result<()> {
+    let Some(inode) = &side.inode else { return Ok(()) };
+    may_unname(locked.get(side.dir), locked.get(inode))
+}
+
 fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
     let mut inodes = vec![a.dir, b.dir];
     inodes.extend([a, b].into_iter().filter_map(|side| side.inode.as_ref()));
     let mut locked = lock(engine, &inodes)?;
     still(engine, a)?;
     still(engine, b)?;
-    for side in [a, b] {
-        if let Some(inode) = &side.inode {
-            may_unname(locked.get(side.dir), locked.get(inode))?;
-        }
-    }
+    [a, b].into_iter().try_for_each(|side| may_leave(&locked, side))?;
     check_fits(engine, a, (b.dir, b.name), (Some(b), RenameMode::Exchange))?;
     let in_a = locked.state(a.dir).dir.take_index(a.name);
     let in_b = locked.state(b.dir).dir.take_index(b.name);
@@ -308,9 +310,7 @@ fn replace(
             [source.dir, to].into_iter().chain(&source.inode).chain(&gone).collect();
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
-        if let Some(inode) = &source.inode {
-            may_unname(locked.get(source.dir), locked.get(inode))?;
-        }
+        may_leave(&locked, source)?;
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
         check_fits(engine, source, (to, new_name), (victim.as_ref(), mode))?;
         let whiteout = whiteout(engine, cx, source.dir, &mut locked, mode)?;

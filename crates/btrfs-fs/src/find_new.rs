@@ -54,8 +54,8 @@ impl BtrfsFs {
         let view = self.view()?;
         let tree = TreeId(id.0);
         // One that is deleted may be half dropped.
-        let root = view.layers.roots.get(tree).filter(|root| root.item.refs > 0);
-        let root = root.filter(|_| tree.is_subvolume());
+        let root = view.layers.roots.get(tree);
+        let root = root.filter(|root| tree.is_subvolume() && root.item.refs > 0);
         let root = root.ok_or(Errno::ENOENT)?;
         let start = match behind {
             None => Key::new(FIRST_FREE_OBJECTID, 0, 0),

@@ -5,10 +5,10 @@
 
 mod common;
 
-use blocksim::{GoOn, Hooked, Image, Request, RequestHook, SimDevice};
+use blocksim::{Hooked, SimDevice};
 use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
 use common::CX;
-use common::places::Places;
+use common::places::{Flushes, volume_with_flushes_of};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -18,24 +18,10 @@ const SECTOR: usize = 4096;
 const EXTENTS: usize = 24;
 const LEN: u64 = (SECTOR * EXTENTS) as u64;
 
-#[derive(Default)]
-struct Watch(Places);
-
-impl RequestHook for Watch {
-    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
-        if let (Request::Flush, Some("changes")) = (request, std::thread::current().name()) {
-            self.0.pass("flush");
-        }
-        go_on()
-    }
-}
-
-type Device = Hooked<SimDevice, Watch>;
+type Device = Hooked<SimDevice, Flushes>;
 
 fn a_volume(len: u64) -> (Arc<Device>, Arc<BtrfsFs>) {
-    let sim = SimDevice::new(Image::zeros(len));
-    btrfs_image::mkfs::make(&sim, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
-    let device = Arc::new(Hooked { below: sim, hook: Watch::default() });
+    let device = volume_with_flushes_of("changes", len);
     let injection = Injection::of(Some(Defect::RoomForOneStep));
     let options = Options { background: false, injection, ..Options::default() };
     let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
@@ -74,7 +60,7 @@ fn what_was_written_last_is_there_until_it_goes() {
     for (what, change, leaves_zeros) in changes {
         let (device, fs) = a_volume(300 << 20);
         let ino = a_file(&fs);
-        let places = &device.hook.0;
+        let places = &device.hook.places;
         places.arm("flush");
         let seen = std::thread::scope(|scope| {
             let fs = &fs;

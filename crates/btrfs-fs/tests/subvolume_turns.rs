@@ -5,9 +5,9 @@
 
 mod common;
 
-use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
+use blocksim::{Hooked, SimDevice};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options, ReceivedFrom, SubvolId};
-use common::places::Places;
+use common::places::{Flushes, volume_with_flushes_of};
 use common::{CX, errno, find, read};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,7 @@ use vfs::{FileKind, FileSystem, Ino, RenameMode};
 
 const ROUNDS: usize = 6;
 
-#[derive(Default)]
-struct Watch(Places);
-
-impl RequestHook for Watch {
-    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
-        if let (Request::Flush, Some("first")) = (request, std::thread::current().name()) {
-            self.0.pass("flush");
-        }
-        go_on()
-    }
-}
-
-type Device = Hooked<SimDevice, Watch>;
+type Device = Hooked<SimDevice, Flushes>;
 
 struct World {
     device: Arc<Device>,
@@ -37,9 +25,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let sim = SimDevice::new(blocksim::Image::zeros(300 << 20));
-        btrfs_image::mkfs::make(&sim, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
-        let device = Arc::new(Hooked { below: sim, hook: Watch::default() });
+        let device = volume_with_flushes_of("first", 300 << 20);
         let options = Options { background: false, ..Options::default() };
         let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
         let world = World { device, fs, snapshots: Default::default() };
@@ -66,7 +52,7 @@ impl World {
         one: impl FnOnce(&BtrfsFs) -> A + Send,
         two: impl FnOnce(&BtrfsFs) -> B + Send,
     ) -> (A, B) {
-        let (fs, gate) = (&self.fs, &self.device.hook.0);
+        let (fs, gate) = (&self.fs, &self.device.hook.places);
         let held = find(fs, fs.root(), "held").expect("there");
         self.snapshots.set(self.snapshots.get() + 1);
         let name = format!("held-{}", self.snapshots.get());

@@ -46,7 +46,8 @@ pub(crate) fn set_size(
 ) -> Result<()> {
     end_of(size, 0)?;
     // Who cuts the file before it is locked leaves to a removal's room a hole more, which is less than what
-    // that may write anew; further ones have room of their own. A file that has become longer is cut in steps, which have.
+    // that may write anew; further ones have room of their own. A file that has become longer is cut in steps, which
+    // have.
     let mut retries = Retries::default();
     loop {
         let grows = size > inode.read()?.item.size;
@@ -236,8 +237,8 @@ pub(super) fn forget_unwritten(engine: &Engine, state: &mut State, drops: impl F
 }
 
 /// Drops all extents from `keep` on, the last ones first, each step one operation that
-/// leaves the file whole, and with them what is unwritten over them or behind: the size on the volume says `size` from the first on; for that there is room. Says behind
-/// which offset all is gone.
+/// leaves the file whole, and with them what is unwritten over them or behind: the size on the volume says `size` from the
+/// first on; for that there is room. Says behind which offset all is gone.
 fn drop_behind<'e>(
     engine: &'e Engine,
     id: InodeId,

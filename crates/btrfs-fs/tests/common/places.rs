@@ -4,7 +4,8 @@
 //!
 //! What it does not know: who comes by, which each test's device decides.
 
-use std::sync::{Condvar, Mutex};
+use blocksim::{GoOn, Hooked, Image, Request, RequestHook, SimDevice};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Where somebody is held, and whether he is there.
@@ -45,4 +46,26 @@ impl Places {
         self.held.lock().expect("no panic").retain(|one| one.0 != place);
         self.changed.notify_all();
     }
+}
+
+/// Flushes of the thread of that name pass the place "flush".
+pub struct Flushes {
+    pub places: Places,
+    thread: &'static str,
+}
+
+impl RequestHook for Flushes {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
+        if matches!(request, Request::Flush) && std::thread::current().name() == Some(self.thread) {
+            self.places.pass("flush");
+        }
+        go_on()
+    }
+}
+
+/// A new volume of `len` bytes, whose flushes by `thread` can be held.
+pub fn volume_with_flushes_of(thread: &'static str, len: u64) -> Arc<Hooked<SimDevice, Flushes>> {
+    let below = SimDevice::new(Image::zeros(len));
+    btrfs_image::mkfs::make(&below, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
+    Arc::new(Hooked { below, hook: Flushes { places: Places::default(), thread } })
 }

@@ -2,8 +2,9 @@
 //!
 //! The kernel has checked ownership and CAP_LINUX_IMMUTABLE before a set by the numbers that
 //! are here. A 32-bit program's numbers of a set come as these; whoever says them himself was
-//! asked nothing, so they are not served. Only the record whose size is in the command number travels; pointers in it do not. What is not in
-//! the table here may be the file system's own (`control`).
+//! asked nothing, so they are not served. Only the record whose size is in the command number
+//! travels; pointers in it do not. What is not in the table here may be the file system's own
+//! (`control`).
 
 use super::Dispatcher;
 use super::caller;
@@ -61,8 +62,8 @@ impl Dispatcher {
                 self.notifier.attributes_changed_now(ino);
                 Ok(())
             }
-            // Four bytes each, though the first one's number says `long`: the kernel's file systems write an `int` there, and
-            // programs have no more room for it.
+            // Four bytes each, though the first one's number says `long`: the kernel's file systems
+            // write an `int` there, and programs have no more room for it.
             FS_IOC_GETVERSION | FS_IOC32_GETVERSION => out.put(&self.generation(request, ino)?),
             FS_IOC_GETFSLABEL => self.put_label(out),
             FS_IOC_SETFSLABEL => self.set_label(request, arg.cmd, input),

@@ -134,6 +134,7 @@ fn judge(device: &Arc<SimDevice>, name: &str, grow: Grows, what: &str) {
         fs.destroy().expect("close");
         drop(fs);
         common::check_device(device.clone(), true, btrfs_check::Severity::Note);
+        common::judge_image(&device.image());
     }
 }
 

@@ -80,6 +80,7 @@ fn content(fs: &BtrfsFs, ino: Ino) -> Vec<u8> {
 fn crashed(device: &Device) -> BtrfsFs {
     let device = Arc::new(SimDevice::new(device.below.image()));
     common::check_device(device.clone(), true, btrfs_check::Severity::Warning);
+    common::judge_image(&device.image());
     BtrfsFs::open_device(device, options()).expect("mount")
 }
 

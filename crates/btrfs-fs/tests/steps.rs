@@ -82,6 +82,7 @@ fn what_was_written_last_is_there_until_it_goes() {
         let expected = if leaves_zeros { [0; 200].as_slice() } else { &[2; 100] };
         assert_eq!(&after[..read], expected, "{what}");
         fs.destroy().expect("close");
+        common::judge_image(&device.below.image());
         common::check_device(device, true, btrfs_check::Severity::Note);
     }
 }
@@ -103,5 +104,6 @@ fn zeroing_goes_on_where_it_was() {
     let attr = fs.getattr(ino).expect("there");
     assert_eq!((attr.size, attr.blocks), (RANGE, RANGE / 512));
     fs.destroy().expect("close");
+    common::judge_image(&device.below.image());
     common::check_device(device, true, btrfs_check::Severity::Note);
 }

@@ -82,6 +82,7 @@ impl World {
         assert_eq!(self.fs.read_only_reason(), None);
         self.fs.destroy().expect("close");
         let image = Arc::new(SimDevice::new(self.device.below.image()));
+        common::judge_image(&image.image());
         common::check_device(image, true, btrfs_check::Severity::Warning);
     }
 }

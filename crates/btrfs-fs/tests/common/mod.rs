@@ -268,6 +268,14 @@ pub fn check_device(device: Arc<dyn BlockDevice>, verify_data: bool, least: btrf
     assert!(found.is_empty(), "our check finds {found:#?}");
 }
 
+/// What `btrfs check` says of an image in memory, content among it.
+pub fn judge_image(image: &blocksim::Image) {
+    let dir = TempDir::new("judged").expect("temp dir");
+    let path = dir.join("disk.img");
+    image.export(&path).expect("export");
+    oracle::assert_clean(&path);
+}
+
 /// Fails with a short list of what differs.
 pub fn assert_same(expected: &TreeSnapshot, seen: &TreeSnapshot) {
     let differences = diff(expected, seen, &rules());

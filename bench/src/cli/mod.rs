@@ -25,6 +25,7 @@ pub use options::bytes;
 
 /// `library` opens an image with the engine in this process, where there is one.
 pub fn main(arguments: Vec<String>, library: Option<Engine>) -> ExitCode {
+    crate::sys::keep_memory_as_the_server();
     let options = match options::parse(&arguments) {
         Ok(options) => options,
         Err(message) => {

@@ -120,7 +120,7 @@ FUSE's -o options
                         unwritten pages; max-ratio=100,strict-limit=0 lets it have its share
     open-errors         tell each opening of a file by its own fsync of content that the
                         device refused, as the kernel's file systems do, not the first
-                        fsync alone. Opens are messages then: six microseconds each,
+                        fsync alone. Opens are messages then: 7 microseconds each,
                         instead of one
     read-ahead=KIB, max-ratio=PERCENT, strict-limit=0|1
                         as root, what the kernel keeps for the mount in /sys/class/bdi; left

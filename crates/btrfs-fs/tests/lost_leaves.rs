@@ -20,7 +20,6 @@ use fuzzing::hostile::leaf::Leaf;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{FileKind, FileSystem, Ino, RenameMode, XattrMode};
 
 const SECTOR: u64 = 4096;
@@ -149,9 +148,9 @@ fn content_whose_place_the_device_does_not_read_stays_in_memory() {
     let (base, lost, at) = in_pieces();
     let copies = base.copies(Logical(lost)).into_iter();
     let ranges = copies.map(|at| at..at + 4096).collect();
-    let hook = Unreadable { ranges, mended: AtomicBool::new(false) };
+    let hook = Unreadable::new(ranges);
     let device = Arc::new(Hooked { below: Layered::new(&base.device), hook });
-    content_stays(device.clone(), at, || device.hook.mended.store(true, Ordering::Relaxed));
+    content_stays(device.clone(), at, || device.hook.mend());
 }
 
 /// What somebody has compressed is refused before anything is changed.

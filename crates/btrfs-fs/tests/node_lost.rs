@@ -8,8 +8,10 @@ mod common;
 
 use blockdev::{BlockDevice, MemDevice};
 use blocksim::Hooked;
+use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind::INODE_ITEM;
-use btrfs_disk::{Key, TreeId};
+use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
+use btrfs_disk::{Key, Superblock, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Options};
 use btrfs_image::mkfs::{Features, MkfsOptions, make};
 use common::unreadable::Unreadable;
@@ -19,8 +21,8 @@ use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::drive::{Seen, Walk, walk};
 use fuzzing::hostile::leaf::Leaf;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{FileKind, FileSystem, RenameMode, WriteFlags};
 
 type Device = Hooked<Layered, Unreadable>;
@@ -42,11 +44,14 @@ fn flip(base: &Base, device: &Device, node: &NodeAt) {
     }
 }
 
-fn lose(base: &Base, node: &NodeAt, loss: Loss) -> Arc<Device> {
+fn ranges(base: &Base, node: &NodeAt) -> Vec<Range<u64>> {
     let size = u64::from(base.geometry.node_size);
-    let ranges = base.copies(node.logical).into_iter().map(|at| at..at + size);
-    let ranges = if let Loss::Device = loss { ranges.collect() } else { Vec::new() };
-    let hook = Unreadable { ranges, mended: AtomicBool::new(false) };
+    base.copies(node.logical).into_iter().map(|at| at..at + size).collect()
+}
+
+fn lose(base: &Base, node: &NodeAt, loss: Loss) -> Arc<Device> {
+    let ranges = if let Loss::Device = loss { ranges(base, node) } else { Vec::new() };
+    let hook = Unreadable::new(ranges);
     let device = Hooked { below: Layered::new(&base.device), hook };
     if loss == Loss::Checksum {
         flip(base, &device, node);
@@ -56,7 +61,7 @@ fn lose(base: &Base, node: &NodeAt, loss: Loss) -> Arc<Device> {
 }
 
 fn is_there_again(base: &Base, device: &Device, node: &NodeAt, loss: Loss) {
-    device.hook.mended.store(true, Ordering::Relaxed);
+    device.hook.mend();
     if loss != Loss::Device {
         flip(base, device, node);
     }
@@ -296,6 +301,59 @@ fn a_trim_that_cannot_read_what_is_in_use_ends_nothing() {
         }
     }
     assert!(told > 0, "each of them was read");
+}
+
+/// The root of the log of fsyncs as the device has it, and the root of the one subvolume's log below it.
+fn logs(base: &Base, device: &Device) -> [NodeAt; 2] {
+    let mut bytes = [0; SUPER_SIZE];
+    device.below.read_at(COPIES[0], &mut bytes).expect("in range");
+    let sb = Superblock::parse(&bytes, COPIES[0]).expect("a superblock").fields;
+    let (tree, level) = (TreeId::LOG, sb.log_root_level);
+    let top = NodeAt { tree, logical: sb.log_root, level };
+    let leaf = Leaf::of(&base.node_bytes(&device.below, top.logical));
+    let item = RootItem::parse(&leaf.items[0].1).expect("a root item");
+    [top, NodeAt { tree, logical: item.bytenr, level: item.level }]
+}
+
+/// A log is added to by reading its nodes; the commit that does in their place reads none of them.
+#[test]
+fn a_node_of_the_log_costs_a_commit_and_nothing_else() {
+    let device = Arc::new(MemDevice::new(128 << 20));
+    make(&*device, &MkfsOptions::default()).expect("mkfs");
+    let base = Base::of(device);
+    for (which, loss) in
+        [(0, Loss::Checksum), (1, Loss::Checksum), (0, Loss::Device), (1, Loss::Device)]
+    {
+        println!("{which} {loss:?}");
+        let hook = Unreadable::new(Vec::new());
+        let device = Arc::new(Hooked { below: Layered::new(&base.device), hook });
+        let options = Options { cache_bytes: 0, ..options() };
+        let fs = BtrfsFs::open_device(device.clone(), options.clone()).expect("open");
+        let fsync = |name| fs.fsync(new_file(&fs, name, &[7; 5000]), false).expect("fsync");
+        fsync("first");
+        let node = logs(&base, &device)[which];
+        match loss {
+            Loss::Device => device.hook.lose(ranges(&base, &node)),
+            _ => flip(&base, &device, &node),
+        }
+        let counted =
+            || ["log.fallback_commits", "commit.count"].map(|name| common::stat(&fs, name));
+        let before = counted();
+        fsync("second");
+        assert_eq!(counted(), before.map(|count| count + 1));
+        assert_eq!(fs.read_only_reason(), None);
+        fsync("third");
+        assert_eq!(counted(), before.map(|count| count + 1), "there is another log");
+        fs.give_up("as a crash");
+        drop(fs);
+        let fs = BtrfsFs::open_device(device.clone(), options).expect("open behind a crash");
+        for name in ["first", "second", "third"] {
+            assert!(common::read(&fs, fs.root(), name) == [7; 5000], "{name}");
+        }
+        fs.destroy().expect("close");
+        drop(fs);
+        common::check_device(device, true, btrfs_check::Severity::Warning);
+    }
 }
 
 #[test]

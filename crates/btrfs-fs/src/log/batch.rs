@@ -213,10 +213,7 @@ impl TreeLog {
 /// What a log would have to say and cannot be read is committed: a commit need not know it.
 fn unless_damaged<T>(said: Step<T>) -> Step<T> {
     match said {
-        Err(error) if error.is_damage() => {
-            tracing::warn!(%error, "what was synced is committed, not logged");
-            Ok(Err(Fallback::Damage))
-        }
+        Err(error) if error.is_damage() => Ok(Err(Fallback::damaged(&error))),
         other => other,
     }
 }

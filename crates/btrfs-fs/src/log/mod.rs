@@ -107,13 +107,20 @@ pub(crate) enum Fallback {
     NoSpace,
     /// A file became one with fs-verity: neither we nor the kernel log its tree.
     Verity,
-    /// What it would have to say of the last commit cannot be read; a commit need not know.
+    /// What it would have to say of the last commit, or a node of the log before it, cannot be read;
+    /// a commit need not know.
     Damage,
     /// An earlier write of this log was given up.
     Stale,
 }
 
 impl Fallback {
+    /// Of an error that is damage, which is told.
+    fn damaged(error: &btrfs_disk::Error) -> Fallback {
+        tracing::warn!(%error, "what was synced is committed, not logged");
+        Fallback::Damage
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Fallback::NewChunk => "new chunk",

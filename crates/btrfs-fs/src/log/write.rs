@@ -65,7 +65,7 @@ pub(crate) struct Written {
     replaced: Vec<Logical>,
 }
 
-/// Writes the edits' nodes. An error of the device is the volume's end; a fallback leaves
+/// Writes the edits' nodes. What the device does not take is the volume's end; a fallback leaves
 /// the log on the volume as it was, and the caller commits.
 pub(crate) fn write(
     log: &TreeLog,
@@ -94,6 +94,8 @@ pub(crate) fn write(
     let root = match built {
         Ok(root) => root,
         Err(Error::NoSpace) => return Ok(Err(Fallback::NoSpace)),
+        // A node that the log has on the volume. A commit is the end of this log, and reads none of it.
+        Err(error) if error.is_damage() => return Ok(Err(Fallback::damaged(&error))),
         Err(error) => return Err(error),
     };
     // A node in a chunk that was made for it is of no use to a replay.

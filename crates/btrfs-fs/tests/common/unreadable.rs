@@ -3,12 +3,23 @@
 use blocksim::{GoOn, Request, RequestHook};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::RwLock;
 
 /// Ranges of the device that cannot be read, until it is mended.
-pub struct Unreadable {
-    pub ranges: Vec<Range<u64>>,
-    pub mended: AtomicBool,
+pub struct Unreadable(RwLock<Vec<Range<u64>>>);
+
+impl Unreadable {
+    pub fn new(ranges: Vec<Range<u64>>) -> Unreadable {
+        Unreadable(RwLock::new(ranges))
+    }
+
+    pub fn lose(&self, ranges: Vec<Range<u64>>) {
+        *self.0.write().expect("lock") = ranges;
+    }
+
+    pub fn mend(&self) {
+        self.lose(Vec::new());
+    }
 }
 
 impl RequestHook for Unreadable {
@@ -18,7 +29,7 @@ impl RequestHook for Unreadable {
             _ => return go_on(),
         };
         let meets = |range: &Range<u64>| offset < range.end && range.start < offset + len;
-        if !self.mended.load(Ordering::Relaxed) && self.ranges.iter().any(meets) {
+        if self.0.read().expect("lock").iter().any(meets) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         go_on()

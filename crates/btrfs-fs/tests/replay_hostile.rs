@@ -10,8 +10,9 @@ mod memory;
 mod watch;
 
 use blockdev::{BlockDevice, MemDevice};
-use btrfs_disk::TreeId;
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
 use crash::Crash;
 use fuzzing::hostile::base::{Base, options};
@@ -23,6 +24,7 @@ use fuzzing::hostile::mutate;
 use logs::{crash, world};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use testkit::compare::TreeSnapshot;
@@ -222,6 +224,46 @@ fn an_index_used_twice_is_the_later_names() {
     assert_eq!(seen.nodes.len() + 1, whole.nodes.len());
     drop(fs);
     assert_eq!(replayed(&device), Some(Vec::new()));
+}
+
+/// Counts reads of what lies in the ranges.
+struct Reads {
+    of: Vec<Range<u64>>,
+    count: AtomicU64,
+}
+
+impl RequestHook for Reads {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        if let Request::Read { offset, len } = request
+            && self.of.iter().any(|of| offset < of.end && of.start < offset + len as u64)
+        {
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+        go_on()
+    }
+}
+
+/// The logs of eight subvolumes are one tree: it is read once, and not once for each of them.
+#[test]
+fn a_log_whose_trees_share_nodes_is_refused_at_the_first() {
+    testkit::require!(kernel_btrfs);
+    let base = logged();
+    let crafted = Layered::new(&base.device);
+    let roots = base.superblock.fields.log_root;
+    let mut leaf = Leaf::of(&base.node_bytes(&crafted, roots));
+    let [(key, item)] = &leaf.items[..] else { panic!("one subvolume was logged") };
+    let of = |subvolume| (Key { offset: subvolume, ..*key }, item.clone());
+    leaf.items = (256..264).map(of).collect::<Vec<_>>();
+    base.put_node(&crafted, roots, leaf.bytes());
+    let size = u64::from(base.geometry.node_size);
+    let copies = base.nodes.iter().flat_map(|node| base.copies(node.logical));
+    let hook = Reads { of: copies.map(|at| at..at + size).collect(), count: AtomicU64::new(0) };
+    let device = Arc::new(Hooked { below: crafted, hook });
+    let options = Options { cache_bytes: 0, ..options() };
+    let error = BtrfsFs::open_device(device.clone(), options).err().expect("refused");
+    assert!(error.to_string().contains("two nodes of the log overlap"), "{error}");
+    let (reads, nodes) = (device.hook.count.load(Ordering::SeqCst), base.nodes.len() as u64);
+    assert!((nodes..nodes + 2).contains(&reads), "{reads} reads of {nodes} nodes");
 }
 
 /// Writes behind the first `left` fail and leave nothing.

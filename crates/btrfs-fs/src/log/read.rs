@@ -4,7 +4,8 @@
 //! Invariants of a `Forest`: all of its nodes were read and passed the gate, they do not
 //! overlap, and what needs two leaves to judge (file extents that follow one another,
 //! checksums, ranges of directories) has been judged. So who reads it later meets I/O
-//! errors, and items that contradict the subvolume, but no malformed log.
+//! errors, and items that contradict the subvolume, but no malformed log. Reading ends at
+//! the first node that is met twice: it takes no longer than the log is large.
 //!
 //! It does not know what the items mean for the subvolume; that is `replay`.
 
@@ -12,6 +13,7 @@ use btrfs_disk::items::{FileExtent, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, Generation, Key, Logical, Node, Result, Superblock, TreeId};
 use btrfs_tree::{NodePosition, NodeReader, NodeStore, Step, TreeRoot, Visitor, walk};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The log of one subvolume.
@@ -45,51 +47,67 @@ impl Forest {
             generation,
             level: fields.log_root_level,
         };
-        let mut nodes = Vec::new();
+        let mut nodes = Apart::new(store);
         let mut roots = Roots { generation, trees: Vec::new() };
         visit(store, &top, &mut nodes, &mut |node| roots.leaf(node))?;
         for tree in &roots.trees {
             let mut judge = Judge::new(store);
             visit(store, &tree.root, &mut nodes, &mut |node| judge.leaf(node))?;
         }
-        let node_size = u64::from(store.geometry().node_size);
-        apart(&mut nodes, node_size)?;
-        Ok(Some(Forest { trees: roots.trees, nodes, node_size }))
+        let Apart { nodes, node_size } = nodes;
+        Ok(Some(Forest { trees: roots.trees, nodes: nodes.into_iter().collect(), node_size }))
     }
 }
 
-/// No node stands in two places.
-fn apart(nodes: &mut [Logical], node_size: u64) -> Result<()> {
-    nodes.sort_unstable();
-    match nodes.windows(2).find(|pair| pair[1].0 - pair[0].0 < node_size) {
-        Some(pair) => Err(Corrupt::new("two nodes of the log overlap").at(pair[1]).into()),
-        None => Ok(()),
+/// Nodes of all trees, of which none stands in two places. In one tree no walk meets a node
+/// twice; but the tree of log roots may name a tree as many times as it holds items.
+struct Apart {
+    nodes: BTreeSet<Logical>,
+    node_size: u64,
+}
+
+impl Apart {
+    fn new(store: &NodeStore) -> Apart {
+        Apart { nodes: BTreeSet::new(), node_size: u64::from(store.geometry().node_size) }
+    }
+
+    fn meet(&mut self, node: Logical) -> Result<(), Corrupt> {
+        let reach = self.node_size - 1;
+        let near = Logical(node.0.saturating_sub(reach))..=Logical(node.0.saturating_add(reach));
+        if self.nodes.range(near).next().is_some() {
+            return Err(Corrupt::new("two nodes of the log overlap"));
+        }
+        self.nodes.insert(node);
+        Ok(())
     }
 }
 
 type OnLeaf<'a> = dyn FnMut(&Node) -> Result<(), Corrupt> + 'a;
 
 struct Nodes<'a, 'b> {
-    found: &'a mut Vec<Logical>,
+    found: &'a mut Apart,
     leaf: &'a mut OnLeaf<'b>,
     error: Option<Error>,
 }
 
-impl Visitor for Nodes<'_, '_> {
-    fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step {
-        let logical = node.logical();
-        self.found.push(logical);
-        let young = match node.generation() == place.root.generation {
-            true => Ok(()),
-            false => Err(Corrupt::new("node of the log from another transaction")),
-        };
-        let judged = young.and_then(|()| match node.is_leaf() {
+impl Nodes<'_, '_> {
+    fn judge(&mut self, place: &NodePosition<'_>, node: &Node) -> Result<(), Corrupt> {
+        self.found.meet(node.logical())?;
+        if node.generation() != place.root.generation {
+            return Err(Corrupt::new("node of the log from another transaction"));
+        }
+        match node.is_leaf() {
             true => (self.leaf)(node),
             false => Ok(()),
-        });
-        match judged {
+        }
+    }
+}
+
+impl Visitor for Nodes<'_, '_> {
+    fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step {
+        match self.judge(place, node) {
             Ok(()) => Step::Into,
-            Err(corrupt) => self.broken(place, corrupt.at(logical).into()),
+            Err(corrupt) => self.broken(place, corrupt.at(node.logical()).into()),
         }
     }
 
@@ -102,7 +120,7 @@ impl Visitor for Nodes<'_, '_> {
 fn visit(
     store: &NodeStore,
     root: &TreeRoot,
-    found: &mut Vec<Logical>,
+    found: &mut Apart,
     leaf: &mut OnLeaf<'_>,
 ) -> Result<()> {
     let mut nodes = Nodes { found, leaf, error: None };

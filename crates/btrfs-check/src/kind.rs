@@ -120,6 +120,7 @@ pub(crate) mod remedy {
     pub(super) const COPY_UNVERIFIED: &str = "without a checksum it reads as damaged: copy the file aside by `spinney cp --rescue ignoredatacsums \
          IMAGE:/PATH FILE`, see that the copy is right, and only then put it in the file's place";
     pub(super) const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
+    pub(super) const LINK_ANEW: &str = "delete it; where it led a crash took";
     pub(super) const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
     pub(super) const BEGIN_QUOTA_ANEW: &str =
         "mount it, disable quotas and enable them anew: they count what is written from then on";
@@ -332,6 +333,8 @@ kinds! {
         => "inode {ino} has no extent, not even a hole, from {from} to {to}";
     "file-extent-beyond-end" Note HARMLESS FileExtentBeyondEnd { ino: u64, size: u64 }
         => "inode {ino} has written extents behind its size of {size}";
+    "symlink-empty" Note LINK_ANEW SymlinkEmpty { ino: u64 }
+        => "symbolic link {ino} leads nowhere";
     "ram-bytes" Note HARMLESS RamBytes { ino: u64, stored: u64, len: u64 }
         => "inode {ino}: extent of {len} bytes that is not compressed says {stored} in memory";
     "item-of-wrong-type" Error REPAIR ItemOfWrongType { ino: u64, why: String }

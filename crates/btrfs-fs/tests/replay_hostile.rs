@@ -11,8 +11,9 @@ mod watch;
 
 use blockdev::{BlockDevice, MemDevice};
 use blocksim::{GoOn, Hooked, Request, RequestHook};
+use btrfs_disk::items::{FILE_EXTENT_INLINE_HEADER, InodeItem};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, TreeId};
+use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
 use crash::Crash;
 use fuzzing::hostile::base::{Base, options};
@@ -25,10 +26,12 @@ use logs::{crash, world};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use testkit::compare::TreeSnapshot;
-use vfs::{FallocateMode, FileSystem};
+use testkit::oracle::TempDir;
+use vfs::{FallocateMode, FileSystem, RenameMode};
 use watch::{Failures, watched};
 use world::World;
 
@@ -104,8 +107,8 @@ fn replayed(device: &Arc<Layered>) -> Option<Vec<String>> {
     let options = btrfs_check::CheckOptions::default();
     let report = btrfs_check::check(Arc::new(volume), &options).expect("check");
     // Content whose checksums the log lost: that range cannot be read, and says so. And what
-    // nobody reads of an extent is carried over as the log has it.
-    let told = ["csum-missing", "ram-bytes"];
+    // nobody reads of an extent is carried over as the log has it, and so is a link to nowhere.
+    let told = ["csum-missing", "ram-bytes", "symlink-empty"];
     let lost = |f: &&btrfs_check::Finding| !told.contains(&f.kind.code());
     Some(report.findings.iter().filter(lost).map(ToString::to_string).collect())
 }
@@ -264,6 +267,84 @@ fn a_log_whose_trees_share_nodes_is_refused_at_the_first() {
     assert!(error.to_string().contains("two nodes of the log overlap"), "{error}");
     let (reads, nodes) = (device.hook.count.load(Ordering::SeqCst), base.nodes.len() as u64);
     assert!((nodes..nodes + 2).contains(&reads), "{reads} reads of {nodes} nodes");
+}
+
+/// Of a symbolic link that came along, kernels before 5.18 logged that it exists, and not its target;
+/// `btrfs-convert` stores the NUL behind one.
+fn odd_links(base: &Base, empty: &str, converted: &str) -> Arc<Layered> {
+    let device = Arc::new(Layered::new(&base.device));
+    let fs = BtrfsFs::open_device(device, options()).expect("open");
+    let whole = TreeSnapshot::of(&fs).expect("walk");
+    drop(fs);
+    let inode = |path| whole.node(path).expect("a link").attr.ino.0;
+    let (empty, converted) = (inode(empty), inode(converted));
+    let device = Arc::new(Layered::new(&base.device));
+    let mut edited = 0;
+    for node in base.nodes.iter().filter(|node| node.level == 0) {
+        let mut leaf = Leaf::of(&base.node_bytes(&*device, node.logical));
+        let before = leaf.items.len();
+        leaf.items.retain(|(key, _)| (key.objectid, key.kind) != (empty, kind::EXTENT_DATA));
+        edited += before - leaf.items.len();
+        for (key, data) in &mut leaf.items {
+            if (key.objectid, key.kind) == (empty, kind::INODE_ITEM) {
+                let mut item = InodeItem::read(data).expect("an inode");
+                (item.generation, item.size) = (0, 0);
+                *data = item.to_vec();
+            }
+            if (key.objectid, key.kind) == (converted, kind::EXTENT_DATA) {
+                let len = (data.len() + 1 - FILE_EXTENT_INLINE_HEADER) as u64;
+                data[8..16].copy_from_slice(&len.to_le_bytes());
+                data.push(0);
+                edited += 1;
+            }
+        }
+        base.put_node(&device, node.logical, leaf.bytes());
+    }
+    assert_eq!(edited, 2, "the log had their targets");
+    device
+}
+
+fn image_of(device: &Layered, path: &std::path::Path) {
+    let file = std::fs::File::create(path).expect("create");
+    file.set_len(device.len()).expect("length");
+    let mut piece = vec![0; 1 << 20];
+    for at in (0..device.len()).step_by(piece.len()) {
+        device.read_at(at, &mut piece).expect("in range");
+        if piece.iter().any(|byte| *byte != 0) {
+            file.write_all_at(&piece, at).expect("write");
+        }
+    }
+}
+
+/// It is empty, as the kernel's replay leaves it, and no harm to what comes later.
+#[test]
+fn a_symbolic_link_whose_target_was_not_logged_is_empty() {
+    testkit::require!(kernel_btrfs);
+    let device = odd_links(logged(), "b/short", "b/symlink");
+    let dir = TempDir::new("replay").expect("temp dir");
+    let image = dir.join("crash.img");
+    image_of(&device, &image);
+    let seen = crash::judge(&image, &dir);
+    assert!(["b/short", "b/symlink"].iter().all(|link| seen.node(link).is_some()));
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let cx = vfs::Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+    let in_b = |fs: &BtrfsFs, name: &str| {
+        let b = fs.lookup(&cx, fs.root(), b"b").expect("a directory").attr.ino;
+        (b, fs.lookup(&cx, b, name.as_bytes()).expect("a link").attr.ino)
+    };
+    let (b, link) = in_b(&fs, "short");
+    assert_eq!(fs.readlink(link).expect("readlink"), []);
+    // And then it comes along into a log of our own.
+    fs.rename(&cx, b, b"short", b, b"renamed", RenameMode::Replace).expect("rename");
+    fs.fsync(b, false).expect("fsync");
+    fs.give_up("as a crash");
+    drop(fs);
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open behind a crash");
+    let (b, link) = in_b(&fs, "renamed");
+    assert_eq!(fs.readlink(link).expect("readlink"), []);
+    fs.unlink(&cx, b, b"renamed").expect("unlink");
+    drop(fs);
+    assert_eq!(replayed(&device), Some(Vec::new()));
 }
 
 /// Writes behind the first `left` fail and leave nothing.

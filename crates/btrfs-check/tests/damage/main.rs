@@ -276,6 +276,10 @@ fn inode_cases() -> Vec<Case> {
             let (key, _) = p.find(FS, Key::new(ino, kind::EXTENT_DATA, 0)).expect("extent");
             p.edit(FS, key, |data| data[9] ^= 0x40);
         }),
+        case!("a symbolic link without its target", Silent, Kind::SymlinkEmpty { .. }, |p| {
+            p.remove(FS, Key::new(p.ino(FS, "a/link"), kind::EXTENT_DATA, 0));
+            edit_inode(p, "a/link", |inode| (inode.size, inode.nbytes) = (0, 0));
+        }),
         case!("extents behind the end", Silent, Kind::FileExtentBeyondEnd { .. }, |p| {
             edit_inode(p, "a/sparse", |inode| inode.size = 4096);
         }),

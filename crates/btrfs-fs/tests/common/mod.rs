@@ -10,6 +10,7 @@ pub mod places;
 pub mod unreadable;
 
 use blockdev::{BlockDevice, FileDevice};
+use btrfs_check::FindingKind;
 use btrfs_fs::{BtrfsFs, Options};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -260,8 +261,10 @@ pub fn check_device(device: Arc<dyn BlockDevice>, verify_data: bool, least: btrf
     let volume = btrfs_volume::Volume::open(device, options).expect("open the volume");
     let options = btrfs_check::CheckOptions { verify_data, ..Default::default() };
     let report = btrfs_check::check(Arc::new(volume), &options).expect("check");
-    // mkfs.btrfs leaves some behind in a few formats.
-    let left = |kind: &btrfs_check::FindingKind| *kind == btrfs_check::FindingKind::FreeSpaceLeft;
+    // mkfs.btrfs leaves some behind in a few formats, and kernels before 5.18 left such links.
+    let left = |kind: &FindingKind| {
+        matches!(kind, FindingKind::FreeSpaceLeft | FindingKind::SymlinkEmpty { .. })
+    };
     let bad = |finding: &&btrfs_check::Finding| finding.severity >= least && !left(&finding.kind);
     let findings = report.findings.iter().filter(bad);
     let found: Vec<String> = findings.map(ToString::to_string).collect();

@@ -1,7 +1,8 @@
 //! Making inodes durable: any number of threads share one log write.
 //!
 //! Whoever finds no leader becomes one, and writes the log; who comes meanwhile waits, and one
-//! of those writes for all of them next (`join.rs`). What the log cannot say is committed.
+//! of those writes for all of them next (`join.rs`). What the log cannot say is committed; who syncs
+//! something in a subvolume that no commit has yet does not join at all.
 //!
 //! Lock order: the queue is held for moments only.
 //!
@@ -10,8 +11,9 @@
 use crate::commit::Committer;
 use crate::error::IntoFs;
 use crate::join::{Queue, Turn};
-use crate::log::{Request, TreeLog};
+use crate::log::{Fallback, Request, TreeLog};
 use crate::stats::Stats;
+use btrfs_disk::TreeId;
 use btrfs_txn::{Core, PoisonUnlessDone};
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,6 +39,9 @@ impl Fsync {
 
     /// Returns when the inode, as it was when this was called, is durable.
     pub(crate) fn log(&self, request: Request) -> Result<()> {
+        if self.commits_new_subvolume(request.id.tree)? {
+            return Ok(());
+        }
         match self.queue.join(request) {
             Turn::Lead(batch) => {
                 let result = self.lead(batch.items());
@@ -52,6 +57,39 @@ impl Fsync {
                 if done { Ok(()) } else { self.committer.commit_written_back() }
             }
         }
+    }
+
+    /// A subvolume that the last commit does not have has no log. Who syncs something in it waits for
+    /// a commit by himself: who leads has all others wait. False: a commit has the subvolume, and
+    /// a log may. True: all of it is durable.
+    fn commits_new_subvolume(&self, tree: TreeId) -> Result<bool> {
+        loop {
+            self.core.health.writable().fs()?;
+            let layers = self.core.layers();
+            if layers.roots.get(tree).is_some() {
+                return Ok(false);
+            }
+            let committing = layers.sealed.is_some();
+            drop(layers);
+            if self.commits(Fallback::Subvolume, committing)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// What no log can say is in the commit at work, if there is one, and otherwise in the next. False: it
+    /// was at work, and what it has is to be asked.
+    fn commits(&self, fallback: Fallback, at_work: bool) -> Result<bool> {
+        let reason = fallback.name();
+        if at_work {
+            self.stats.log_waits.add(1);
+            tracing::debug!(reason, "an fsync waits for a commit");
+            self.committer.wait_for_running();
+            return Ok(false);
+        }
+        self.stats.log_fallbacks.add(1);
+        tracing::debug!(reason, "an fsync commits");
+        self.committer.commit_written_back().map(|()| true)
     }
 
     /// With the log's lock held.
@@ -86,15 +124,10 @@ impl Fsync {
                     self.stats.log_max_ns.max(start.elapsed().as_nanos() as u64);
                     return Ok(());
                 }
-                Ok(Err(fallback)) if committing => {
-                    self.stats.log_waits.add(1);
-                    tracing::debug!(reason = fallback.name(), "an fsync waits for a commit");
-                    self.committer.wait_for_running();
-                }
                 Ok(Err(fallback)) => {
-                    self.stats.log_fallbacks.add(1);
-                    tracing::debug!(reason = fallback.name(), "an fsync commits");
-                    return self.committer.commit_written_back();
+                    if self.commits(fallback, committing)? {
+                        return Ok(());
+                    }
                 }
                 Err(error) => {
                     self.core.health.poison(&format!("a log write failed: {error}"));

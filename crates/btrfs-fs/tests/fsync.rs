@@ -8,7 +8,7 @@
 mod harness;
 use base::base;
 use blocksim::{Access, Hook, SimDevice};
-use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
+use btrfs_fs::{BtrfsFs, Caller, Defect, Injection, Options};
 use harness::{base, ops};
 use ops::CX;
 use std::cell::Cell;
@@ -71,7 +71,11 @@ fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
 }
 
 fn create(fs: &dyn FileSystem, name: &str) -> Ino {
-    fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0).expect("create").attr.ino
+    create_in(fs, fs.root(), name)
+}
+
+fn create_in(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
+    fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).expect("create").attr.ino
 }
 
 fn find(fs: &dyn FileSystem, path: &str) -> Ino {
@@ -172,6 +176,54 @@ fn who_waits_for_a_log_write_shares_the_next() {
     assert_eq!(stat(fs, "commit.count"), 0);
     for n in 0..9 {
         assert_eq!(after_a_crash(&device, &format!("file{n}"), 1), []);
+    }
+}
+
+/// A subvolume that no commit has yet has no log: who syncs something in it waits for the commit at work, or
+/// makes one, and meanwhile others write the log.
+#[test]
+fn an_fsync_in_a_new_subvolume_keeps_nobody_else_waiting() {
+    for sealed in [true, false] {
+        let holder = Arc::<Holder>::default();
+        let device = SimDevice::new(base(0).image.clone()).hooked(Some(holder.hook()));
+        let device = &Arc::new(device);
+        let fs = &mounted(device, base::options());
+        let new_subvolume = || {
+            fs.create_subvolume(&Caller::root(), fs.root(), b"sub").expect("subvolume");
+            create_in(fs, find(fs, "sub"), "inside")
+        };
+        create(fs, "something to commit");
+        let made_before = sealed.then(new_subvolume);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                arm(Access::Flush);
+                fs.sync().expect("sync");
+            });
+            holder.wait_held();
+            let inside = made_before.unwrap_or_else(new_subvolume);
+            let in_sub = scope.spawn(move || fs.fsync(inside, false).expect("fsync"));
+            let start = Instant::now();
+            while stat(fs, "log.waits_for_commit") < 1 {
+                assert!(start.elapsed() < LIMIT, "the fsync does not begin");
+                std::thread::yield_now();
+            }
+            let (done, finished) = channel();
+            scope.spawn(move || {
+                for n in 0..3 {
+                    let other = create(fs, &format!("other{n}"));
+                    fs.fsync(other, false).expect("fsync");
+                }
+                done.send(after_a_crash(device, "other2", 1)).expect("send");
+            });
+            let early = finished.recv_timeout(A_WHILE);
+            assert!(!in_sub.is_finished(), "nothing of it is durable");
+            holder.release();
+            in_sub.join().expect("the other fsync");
+            assert_eq!(early, Ok(Vec::new()), "sealed {sealed}: it waited for the commit");
+        });
+        assert_eq!((stat(fs, "log.writes_in_commit"), stat(fs, "commit.doubled")), (3, 0));
+        assert_eq!(stat(fs, "log.fallback_commits"), u64::from(!sealed));
+        assert_eq!(after_a_crash(device, "sub/inside", 1), []);
     }
 }
 

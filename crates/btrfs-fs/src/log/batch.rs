@@ -48,17 +48,13 @@ impl TreeLog {
         let view = self.core.view();
         let committed = view.layers.roots.generation;
         let mut work = Work::default();
-        let known = |id: InodeId| view.layers.roots.get(id.tree).is_some();
-        if batch.iter().any(|request| !known(request.id)) {
-            // Its tree is of this epoch, or gone.
-            state.stale = true;
-            return Ok(Err(Fallback::Subvolume));
-        }
         if state.stale {
             // Of two commits that become one the first is published; it is durable with the second.
             return Ok(Err(Fallback::Stale));
         }
-        for request in batch.iter().filter(|r| r.generation > committed) {
+        // The tree of one that is not is gone since its caller asked whether it is there.
+        let known = |request: &&Request| view.layers.roots.get(request.id.tree).is_some();
+        for request in batch.iter().filter(known).filter(|r| r.generation > committed) {
             work.ask(request.id, request.level);
         }
         let wanted = work.wanted.clone();
@@ -77,7 +73,8 @@ impl TreeLog {
                 *known = level.max(*known);
             }
         }
-        Ok(Ok(()))
+        let all = batch.iter().all(|request| known(&request));
+        Ok(if all { Ok(()) } else { Err(Fallback::Subvolume) })
     }
 
     /// A log on top of the commit that was just published, of what was synced while it was

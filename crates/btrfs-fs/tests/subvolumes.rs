@@ -310,6 +310,30 @@ fn whiteouts_and_stand_ins_are_as_in_the_kernel() {
     close_and_judge(&image, fs);
 }
 
+/// As for the kernel: in a snapshot the name of a nested subvolume is none to begin at, the live one's least of all.
+#[test]
+fn a_mount_begins_where_the_subvolume_hangs() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    create(&fs, "", "a");
+    let nested = create(&fs, "a", "n");
+    put(&fs, "a/n", "live", b"live");
+    snap(&fs, "a", "", "s", false);
+    mkdir(&fs, "s", "d");
+    fs.destroy().expect("close");
+    drop(fs);
+    let begin = |path: &str| {
+        let subvol = btrfs_fs::Subvol::Path(path.as_bytes().to_vec());
+        let options = Options { background: false, subvol, ..Options::default() };
+        BtrfsFs::open_device(std::sync::Arc::new(common::open_device(&image.path, false)), options)
+    };
+    for (path, why) in [("s/n", libc::EINVAL), ("s/n/x", libc::ENOENT), ("s/d", libc::EINVAL)] {
+        assert_eq!(errno(begin(path)), why, "{path}");
+    }
+    let fs = begin("/a//./n/").expect("there it hangs");
+    assert_eq!(fs.subvolume_of(fs.root()).expect("a subvolume").0, nested);
+}
+
 #[test]
 fn who_may_is_the_kernels_rule() {
     let image = Image::new(256 << 20, &[]);

@@ -82,18 +82,28 @@ pub(crate) fn default_subvolume(view: &View<'_>) -> Result<TreeId> {
     Ok(TreeId::FS)
 }
 
+/// ENOENT: there is no such name. EINVAL: no subvolume is there.
 fn by_path(view: &View<'_>, subvols: &Subvols, path: &[u8]) -> Result<InodeId> {
-    let mut at = root_of(subvols, TreeId::FS)?;
-    for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
-        let target = crate::names::lookup(view, at, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
-        at = if target.is_subvolume() {
-            root_of(subvols, TreeId(target.location.objectid))?
-        } else {
-            InodeId::new(at.tree, target.location.objectid)
-        };
+    let mut at = Some(root_of(subvols, TreeId::FS)?);
+    for name in path.split(|b| *b == b'/').filter(|n| !matches!(*n, b"" | b".")) {
+        let dir = at.ok_or(FsError::Posix(Errno::ENOENT))?;
+        at = below(view, subvols, dir, name)?;
     }
-    if subvols.get(at.tree).is_none_or(|s| s.root_dir != at.objectid) {
-        return Err(FsError::Posix(Errno::EINVAL));
+    let is_root = |at: &InodeId| subvols.get(at.tree).is_some_and(|s| s.root_dir == at.objectid);
+    at.filter(is_root).ok_or(FsError::Posix(Errno::EINVAL))
+}
+
+/// `None`: the subvolume of this name does not hang here, and what the name stands for is empty.
+fn below(view: &View<'_>, subvols: &Subvols, dir: InodeId, name: &[u8]) -> Result<Option<InodeId>> {
+    let target = crate::names::lookup(view, dir, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+    if !target.is_subvolume() {
+        return Ok(Some(InodeId::new(dir.tree, target.location.objectid)));
     }
-    Ok(at)
+    let child = TreeId(target.location.objectid);
+    Ok(match subvols.get(child) {
+        Some(subvolume) if hangs_here(view, dir, name, child)? => {
+            Some(InodeId::new(child, subvolume.root_dir))
+        }
+        _ => None,
+    })
 }

@@ -134,7 +134,7 @@ impl DeviceStats {
         let cost = cost::device_stats(item.len() as u64);
         let Ok(_room) = self.reservations.hold(cost, Priority::Delete) else { return };
         let object = ObjectId { tree: TreeId::DEV, objectid: DEV_STATS_OBJECTID };
-        let op = self.core.begin();
+        let Ok(op) = self.core.begin_change() else { return };
         op.put(object, kind::PERSISTENT_ITEM, self.devid(), item.into());
         drop(op);
         for (written, error) in self.written.iter().zip(errors) {

@@ -29,7 +29,7 @@ use crate::verity::Verity;
 use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::TreeId;
 use btrfs_txn::{Core, Root};
-use locks::{Mutex, Rank, RwLockWriteGuard};
+use locks::{Mutex, MutexGuard, Rank, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vfs::{FsError, Ino, Result, Stat};
@@ -52,8 +52,9 @@ pub(crate) struct Engine {
     /// Where the mount begins. Chosen when the log is replayed, which may make directories on
     /// the way to it.
     pub root: Ino,
-    /// Held by who makes, moves or takes away a subvolume or its name; see `ops/subvolume`.
-    pub(crate) subvolume_lock: Mutex<()>,
+    /// Held by who makes, moves or takes away a subvolume or its name, and by who changes groups; see
+    /// `ops/subvolume`.
+    subvolume_lock: Mutex<()>,
     pub(crate) cleaner: Arc<Cleaner>,
     pub(crate) balancer: Balancer,
     pub(crate) scrubber: Scrubber,
@@ -152,6 +153,12 @@ impl Engine {
 
     /// EROFS where the subvolume is a read-only snapshot, or nothing may be changed.
     pub(crate) fn subvol_writable(&self, tree: TreeId) -> Result<()> {
+        self.changeable()?;
+        self.not_read_only(tree)
+    }
+
+    /// EROFS where nothing may be changed.
+    fn changeable(&self) -> Result<()> {
         let health = &self.core.health;
         // The kernel lets nobody change a mount that it has read-only: who comes all the same
         // comes right behind a `remount,rw`, of which we hear a moment later.
@@ -160,8 +167,22 @@ impl Engine {
             std::thread::sleep(std::time::Duration::from_millis(5));
             waits += 1;
         }
-        health.changeable().fs()?;
-        self.not_read_only(tree)
+        health.changeable().fs()
+    }
+
+    /// For who changes subvolumes or groups, from his checks until the change is in the epoch. EROFS: nothing
+    /// may be changed, perhaps since he began to wait.
+    pub(crate) fn lock_subvolumes(&self) -> Result<MutexGuard<'_, ()>> {
+        self.changeable()?;
+        let turn = self.subvolume_lock.lock();
+        // Who refuses changes says so first, and comes here then.
+        self.core.health.changeable().fs()?;
+        Ok(turn)
+    }
+
+    /// Behind the refusal of changes: returns when nobody is at one of subvolumes or groups.
+    pub(crate) fn wait_for_subvolume_changes(&self) {
+        drop(self.subvolume_lock.lock());
     }
 
     fn not_read_only(&self, tree: TreeId) -> Result<()> {

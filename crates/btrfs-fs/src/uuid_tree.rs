@@ -21,7 +21,7 @@ use vfs::Result;
 
 /// Where there is none it comes with a commit of its own. A volume without room for it does without.
 pub(crate) fn make(engine: &Engine) -> Result<()> {
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     let roots = engine.core.roots();
     if roots.get(TreeId::UUID).is_some() {
         return Ok(());
@@ -76,7 +76,7 @@ impl BtrfsFs {
     /// which is read as a whole.
     pub fn clear_uuid_tree(&self) -> Result<bool> {
         let engine = self.open()?;
-        let _one_at_a_time = engine.subvolume_lock.lock();
+        let _one_at_a_time = engine.lock_subvolumes()?;
         // No change of it is in the epoch that takes it away.
         engine.committer.commit()?;
         let Some(nodes) =

@@ -2,12 +2,16 @@
 
 mod common;
 
-use btrfs_fs::Options;
-use common::{CX, Image, close_and_judge, crashed, new_file, open_image};
+use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
+use btrfs_fs::{BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId, ReceivedFrom, SubvolId};
+use common::places::Places;
+use common::{CX, Image, close_and_judge, crashed, errno, find, new_file, open_image};
+use std::sync::Arc;
+use std::time::Duration;
 use testkit::require;
-use vfs::{FileSystem, FsError};
+use vfs::{FileSystem, FsError, RenameMode, Result};
 
-fn is_refused<T>(result: vfs::Result<T>) -> bool {
+fn is_refused<T>(result: Result<T>) -> bool {
     matches!(result, Err(FsError::ReadOnly(why)) if why == "remounted read-only")
 }
 
@@ -87,4 +91,160 @@ fn bad_copies_stay_as_they_are() {
     fs.read(file, 0, &mut content).unwrap();
     assert_eq!(std::fs::read(&image.path).unwrap()[at], 7, "and now it is repaired");
     close_and_judge(&image, fs);
+}
+
+/// Reads by the thread "first" pass the place "read".
+struct Reads(Places);
+
+impl RequestHook for Reads {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
+        if matches!(request, Request::Read { .. }) && std::thread::current().name() == Some("first")
+        {
+            self.0.pass("read");
+        }
+        go_on()
+    }
+}
+
+const ONE: SubvolId = SubvolId(257);
+const GROUP: QgroupId = group(1, 1);
+
+const fn group(level: u64, number: u64) -> QgroupId {
+    QgroupId(level << 48 | number)
+}
+
+/// What a control operation changes, and whether it is done.
+type Case = (&'static str, fn(&BtrfsFs) -> Result<()>, fn(&BtrfsFs) -> bool);
+
+/// The kernel, which sees to it that nobody writes behind a remount, knows nothing of these.
+const CASES: &[Case] = &[
+    (
+        "read-only",
+        |fs| fs.set_read_only(&Caller::root(), ONE, true),
+        |fs| fs.subvolume_info(ONE).unwrap().read_only,
+    ),
+    (
+        "received",
+        |fs| {
+            let from = ReceivedFrom { uuid: [7; 16], stransid: 3, stime: (1, 2) };
+            fs.set_received(&Caller::root(), ONE, &from)
+        },
+        |fs| fs.subvolume_info(ONE).unwrap().received_uuid == [7; 16],
+    ),
+    (
+        "create",
+        |fs| fs.create_subvolume(&Caller::root(), fs.root(), b"new").map(drop),
+        |fs| there(fs, "new"),
+    ),
+    (
+        "snapshot",
+        |fs| {
+            let one = find(fs, fs.root(), "one").unwrap();
+            fs.snapshot(&Caller::root(), one, fs.root(), b"copy", false).map(drop)
+        },
+        |fs| there(fs, "copy"),
+    ),
+    (
+        "delete",
+        |fs| fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), b"two")).map(drop),
+        |fs| !there(fs, "two"),
+    ),
+    (
+        "rename",
+        |fs| fs.rename(&CX, fs.root(), b"two", fs.root(), b"other", RenameMode::Replace),
+        |fs| there(fs, "other"),
+    ),
+    (
+        "default",
+        |fs| fs.set_default_subvolume(&Caller::root(), ONE),
+        |fs| fs.default_subvolume().unwrap() == ONE,
+    ),
+    ("group", |fs| fs.create_qgroup(group(1, 9)), |fs| has_group(fs, group(1, 9))),
+    ("no group", |fs| fs.destroy_qgroup(GROUP), |fs| !has_group(fs, GROUP)),
+    (
+        "assign",
+        |fs| fs.assign_qgroup(group(0, ONE.0), GROUP).map(drop),
+        |fs| !fs.qgroups_from(group(0, ONE.0), 1).unwrap()[0].parents.is_empty(),
+    ),
+    (
+        "limit",
+        |fs| {
+            let limit = LimitChange { exclusive: Some(Some(1 << 30)), ..LimitChange::default() };
+            fs.limit_qgroup(GROUP, &limit)
+        },
+        |fs| fs.qgroups_from(GROUP, 1).unwrap()[0].max_exclusive.is_some(),
+    ),
+    ("no quotas", BtrfsFs::disable_quotas, |fs| fs.quota_status().unwrap().is_none()),
+    ("rescan", BtrfsFs::rescan_quotas, |fs| {
+        fs.quota_status().unwrap().is_some_and(|status| status.rescan.is_some())
+    }),
+];
+
+fn there(fs: &BtrfsFs, name: &str) -> bool {
+    find(fs, fs.root(), name).is_some()
+}
+
+fn has_group(fs: &BtrfsFs, id: QgroupId) -> bool {
+    fs.qgroups_from(id, 1).unwrap().first().is_some_and(|group| group.id == id)
+}
+
+fn top() -> Options {
+    let subvol = btrfs_fs::Subvol::Id(btrfs_disk::TreeId::FS);
+    Options { background: false, subvol, ..Options::default() }
+}
+
+fn with_subvolumes() -> SimDevice {
+    let device = Arc::new(SimDevice::new(blocksim::Image::zeros(300 << 20)));
+    btrfs_image::mkfs::make(&*device, &Default::default()).unwrap();
+    let fs = BtrfsFs::open_device(device.clone(), top()).unwrap();
+    for name in ["held", "one", "two"] {
+        fs.create_subvolume(&Caller::root(), fs.root(), name.as_bytes()).unwrap();
+    }
+    fs.enable_quotas().unwrap();
+    fs.wait_for_rescan().unwrap();
+    fs.create_qgroup(GROUP).unwrap();
+    fs.destroy().unwrap();
+    SimDevice::new(device.image())
+}
+
+/// Somebody is held amid a deletion, `act` has asked whether it may and waits for him, and the mount is to be still.
+/// What each of them heard, and what the volume has then.
+fn beside_a_remount(before: &SimDevice, act: fn(&BtrfsFs) -> Result<()>) -> ([i32; 2], BtrfsFs) {
+    let below = SimDevice::new(before.image());
+    let device = Arc::new(Hooked { below, hook: Reads(Places::default()) });
+    let fs = BtrfsFs::open_device(device.clone(), top()).unwrap();
+    // What it needs before it waits it has in memory.
+    let _ = ["one", "two"].map(|name| find(&fs, fs.root(), name));
+    device.hook.0.arm("read");
+    let told = std::thread::scope(|scope| {
+        let delete =
+            || errno(fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), b"held")));
+        let first = std::thread::Builder::new().name("first".into());
+        let first = first.spawn_scoped(scope, delete).unwrap();
+        device.hook.0.wait_until_there("read");
+        let second = scope.spawn(|| errno(act(&fs)));
+        std::thread::sleep(Duration::from_millis(60));
+        let still = scope.spawn(|| fs.still());
+        std::thread::sleep(Duration::from_millis(60));
+        device.hook.0.release("read");
+        still.join().unwrap().expect("still");
+        [first.join().unwrap(), second.join().unwrap()]
+    });
+    assert!(fs.is_still());
+    assert!(fs.sync().is_ok(), "all is durable");
+    fs.destroy().unwrap();
+    let left = Arc::new(SimDevice::new(device.below.image()));
+    (told, BtrfsFs::open_device(left, Options { read_only: true, ..top() }).unwrap())
+}
+
+/// What is answered behind a remount is on the volume; or it is refused, and is not.
+#[test]
+fn what_waits_while_the_mount_becomes_read_only_is_refused() {
+    let before = with_subvolumes();
+    for (name, act, is_done) in CASES {
+        let (told, left) = beside_a_remount(&before, *act);
+        assert_eq!(told, [0, libc::EROFS], "{name}");
+        assert!(!there(&left, "held"), "{name}: what was under way is durable");
+        assert!(!is_done(&left), "{name}");
+    }
 }

@@ -15,7 +15,7 @@ use btrfs_disk::items::{BalanceItem, balance_filter};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result as DiskResult, TreeId};
 use btrfs_space::{GroupInfo, Kind};
-use btrfs_txn::{Core, ObjectId};
+use btrfs_txn::{Core, ObjectId, Op};
 use btrfs_volume::ChunkInfo;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -257,14 +257,13 @@ impl Balancer {
     fn put(&self, before: Option<&BalanceItem>, item: Option<&BalanceItem>) -> Result<()> {
         // For what is said, and for taking that back.
         let _room = self.reserver.reserve_removal(cost::balance_item() + cost::balance_item())?;
-        self.say(item);
+        self.say(item, self.core.begin_change().fs()?);
         // Or a later commit would have it.
-        self.committer.commit_written_back().inspect_err(|_| self.say(before))
+        self.committer.commit_written_back().inspect_err(|_| self.say(before, self.core.begin()))
     }
 
-    fn say(&self, item: Option<&BalanceItem>) {
+    fn say(&self, item: Option<&BalanceItem>, op: Op<'_>) {
         let root = ObjectId { tree: TreeId::ROOT, objectid: BALANCE_OBJECTID };
-        let op = self.core.begin();
         match item {
             Some(item) => op.put(root, kind::TEMPORARY_ITEM, 0, item.to_vec().into()),
             None => op.delete(root, kind::TEMPORARY_ITEM, 0),

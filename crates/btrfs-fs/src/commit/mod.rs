@@ -217,8 +217,11 @@ impl Committer {
         (urgency, held, own): (Urgency, bool, bool),
         work: impl FnOnce(Urgency) -> Attempt<Flushed>,
     ) -> Result<Flushed> {
-        if self.core.health.is_read_only() || self.core.health.is_still() {
+        if self.core.health.is_read_only() {
             return Ok(Flushed::All);
+        }
+        if self.core.health.is_still() {
+            return self.while_still();
         }
         let turn = {
             let _waiting = self.core.requests.begin_waiting();
@@ -229,7 +232,7 @@ impl Committer {
         }
         // Since it began to wait.
         if self.core.health.is_still() {
-            return Ok(Flushed::All);
+            return self.while_still();
         }
         if self.is_held() != held {
             return Err(Errno::EBUSY.into());
@@ -262,6 +265,14 @@ impl Committer {
             afterwards(landed);
         }
         Ok(landed)
+    }
+
+    /// All is durable, or what came too late for that is not, and will not be.
+    fn while_still(&self) -> Result<Flushed> {
+        match self.core.layers().current.is_empty() && !self.label.is_set() {
+            true => Ok(Flushed::All),
+            false => Err(FsError::ReadOnly("remounted read-only".into())),
+        }
     }
 
     /// Content lands in steps where it must; each commit frees what the next step needs.

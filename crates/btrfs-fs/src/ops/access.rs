@@ -4,6 +4,7 @@
 //! A read never fails, or waits, for the sake of its time.
 
 use crate::engine::Engine;
+use crate::error::IntoFs;
 use crate::ino::{InodeId, is_stand_in};
 use crate::inode::{State, put_inode};
 use crate::options::Atime;
@@ -40,8 +41,9 @@ pub(crate) fn accessed(engine: &Engine, ino: Ino) {
         let mut state = inode.write()?;
         let time = engine.core.now();
         if is_due(engine, inode.id, &state, time) {
+            let op = engine.core.begin_change().fs()?;
             state.item.atime = time;
-            put_inode(&engine.core.begin(), inode.id, &mut state);
+            put_inode(&op, inode.id, &mut state);
         }
         Ok(())
     };

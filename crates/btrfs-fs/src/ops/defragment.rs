@@ -177,6 +177,7 @@ fn rewrite(
         let queue = engine.writeback.queue();
         let _held = (queue.add_at_end(inode), engine.core.addresses.hold_still());
         let mut state = engine.write(inode)?;
+        engine.core.health.changeable().fs()?;
         // It may be a file by now that nobody compresses, or that is not copied on write.
         let flags = state.item.flags;
         let may = may_move(flags) && compress.is_none_or(|method| can_compress(method, flags));

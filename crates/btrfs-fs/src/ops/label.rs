@@ -24,5 +24,9 @@ pub(crate) fn set(engine: &Engine, text: &[u8]) -> Result<()> {
     let committed = engine.committer.commit_what_lands();
     let left = engine.label.done(Some(Box::new(label)));
     committed?;
-    if left { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    if left {
+        engine.core.health.changeable().fs()?;
+        return Err(Errno::ENOSPC.into());
+    }
+    Ok(())
 }

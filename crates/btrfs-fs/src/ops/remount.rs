@@ -1,6 +1,8 @@
 //! Read-only for a while, and back: for mounts whose kernel side was remounted.
 //!
-//! Whoever asks must have made sure that nothing changes files any more. What is left to
+//! Whoever asks must have made sure that nothing changes files any more. Control operations (subvolumes, groups,
+//! balances, fs-verity, the label), which the kernel knows nothing of, ask once more whether they may when nothing
+//! can come between that and their change: so each is in the last commit or hears EROFS. What is left to
 //! happen by itself (inodes without a name that are given back late, repairs of bad copies)
 //! waits until the volume is writable again, or is the next mount's; a balance that is at work
 //! pauses, and goes on then; a resize or trim ends with an error. So once `still` returned, nothing is written: the volume can be read
@@ -19,6 +21,9 @@ pub(crate) fn still(engine: &Engine) -> Result<()> {
     }
     engine.committer.commit()?;
     engine.core.health.refuse_changes(true);
+    // Who has asked whether he may change something is waited for, wherever he asked.
+    engine.wait_for_subvolume_changes();
+    engine.core.wait_for_operations();
     // What goes on by itself looks whether it may, at each of its steps.
     engine.balancer.rest_while_still();
     engine.cleaner.wait_for_step();

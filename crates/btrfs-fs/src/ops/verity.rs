@@ -11,6 +11,7 @@
 use super::io::check_file;
 use super::subvolume;
 use crate::engine::Engine;
+use crate::error::IntoFs;
 use crate::extents;
 use crate::inode::{Inode, Orphan, State, change, delete_orphan_item, put_inode, put_orphan_item};
 use crate::reserve::cost;
@@ -69,7 +70,7 @@ pub(crate) fn enable(
     let marked = begin(engine, &inode)?;
     let made = make(engine, &inode, wish, marked);
     if made.is_err() {
-        // Where there is no room even for that, the next mount does it.
+        // Where there is no room even for that, or nothing may be changed, the next mount does it.
         if let Err(error) = give_up(engine, &inode, marked) {
             tracing::warn!(inode = inode.id.objectid, %error, "what was made for fs-verity stays");
         }
@@ -92,11 +93,12 @@ fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
         return Err(Errno::EBUSY.into());
     }
     state.content_is_replaced()?;
+    let op = engine.core.begin_change().fs()?;
     state.making_verity = true;
     if state.orphan.is_one() {
         return Ok(false);
     }
-    put_orphan_item(&engine.core.begin(), inode.id);
+    put_orphan_item(&op, inode.id);
     Ok(true)
 }
 
@@ -157,7 +159,7 @@ fn put_blocks(engine: &Engine, inode: &Ref<Inode>, blocks: &mut Blocks) -> Resul
     let bytes = blocks.iter().map(|(_, block)| block.len() as u64).sum();
     let _room = engine.reserver.reserve(cost::verity_blocks(runs.len() as u64, bytes))?;
     let _state = engine.write(inode)?;
-    let op = engine.core.begin();
+    let op = engine.core.begin_change().fs()?;
     for run in runs {
         op.run(|| {
             for (at, block) in run {
@@ -176,6 +178,8 @@ fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8], marked: bool) 
     let mut state = engine.write(inode)?;
     engine.core.volume.announce_ro(compat_ro::VERITY);
     change(&engine.core, |op| {
+        // Who refuses changes waits for those who are inside.
+        engine.core.health.changeable().fs()?;
         op.run(|| put_descriptor(op, inode.id, descriptor));
         settle_orphan(engine, op, inode, &mut state, marked);
         state.item.flags |= RO_VERITY;
@@ -187,6 +191,7 @@ fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8], marked: bool) 
 }
 
 fn give_up(engine: &Engine, inode: &Ref<Inode>, marked: bool) -> Result<()> {
+    engine.core.health.changeable().fs()?;
     drop_all(engine, inode)?;
     let _room = engine.reserver.reserve_removal(cost::remove_orphan_item())?;
     let mut state = inode.write()?;

@@ -196,6 +196,14 @@ impl Core {
         Op::enter(self)
     }
 
+    /// The same, for who has no other word that changes are not refused: who refuses them waits for those
+    /// who are inside, and commits.
+    pub fn begin_change(&self) -> Result<Op<'_>> {
+        let op = self.begin();
+        self.health.changeable()?;
+        Ok(op)
+    }
+
     /// Runs an operation of several steps that may fail in the current epoch. One that fails
     /// after its first change stands half done, and the volume is poisoned before a commit
     /// can seal that.

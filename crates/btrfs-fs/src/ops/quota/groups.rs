@@ -90,7 +90,7 @@ pub(crate) fn from(engine: &Engine, from: QgroupId, most: usize) -> Result<Vec<Q
 /// EINVAL for those of subvolumes, which come and go by themselves.
 pub(crate) fn create(engine: &Engine, id: QgroupId) -> Result<()> {
     engine.core.health.changeable().fs()?;
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     enabled(engine)?;
     if id.level() == 0 {
         return Err(Errno::EINVAL.into());
@@ -117,7 +117,7 @@ fn view_with(engine: &Engine, id: QgroupId) -> Result<View<'_>> {
 /// to be credited with in the end.
 pub(crate) fn destroy(engine: &Engine, id: QgroupId) -> Result<()> {
     engine.core.health.changeable().fs()?;
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     let view = view_with(engine, id)?;
     if id.level() == 0 && engine.subvols.get(TreeId(id.0)).is_some() {
         return Err(Errno::EBUSY.into());
@@ -166,7 +166,7 @@ pub(crate) fn remove(engine: &Engine, child: QgroupId, parent: QgroupId) -> Resu
 
 fn relate(engine: &Engine, child: QgroupId, parent: QgroupId, comes: bool) -> Result<bool> {
     engine.core.health.changeable().fs()?;
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     with_new_subvolumes(engine)?;
     let view = engine.core.view();
     let may_come = || -> Result<bool> {
@@ -200,7 +200,7 @@ fn relate(engine: &Engine, child: QgroupId, parent: QgroupId, comes: bool) -> Re
 /// ENOENT: there is no such group. It holds when this returns.
 pub(crate) fn limit(engine: &Engine, id: QgroupId, change: &LimitChange) -> Result<()> {
     engine.core.health.changeable().fs()?;
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     let view = view_with(engine, id)?;
     let mut limit: QgroupLimit = item(&view, kind::QGROUP_LIMIT, id)?.unwrap_or_default();
     let mut set =

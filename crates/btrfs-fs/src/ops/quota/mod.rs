@@ -33,7 +33,7 @@ pub(crate) fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
 /// Begins to keep quotas, and returns when the rescan that this needs has begun. Nothing where
 /// they are kept.
 pub(crate) fn enable(engine: &Engine) -> Result<()> {
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     if status(engine)?.is_some() {
         return Ok(());
     }
@@ -42,7 +42,7 @@ pub(crate) fn enable(engine: &Engine) -> Result<()> {
 
 /// Begins simple quotas, which count what comes from now on. Nothing where quotas are kept.
 pub(crate) fn enable_simple(engine: &Engine) -> Result<()> {
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     match status(engine)? {
         Some(_) => Ok(()),
         None => put_status(engine, qgroup_status::ON | qgroup_status::SIMPLE, true),
@@ -52,7 +52,7 @@ pub(crate) fn enable_simple(engine: &Engine) -> Result<()> {
 /// Begins to count all anew. ENOTCONN without quotas, EINPROGRESS where that is under way, EINVAL where
 /// they are simple.
 pub(crate) fn rescan(engine: &Engine) -> Result<()> {
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     match status(engine)? {
         None => Err(Errno::ENOTCONN.into()),
         Some(QuotaStatus { simple: true, .. }) => Err(Errno::EINVAL.into()),
@@ -76,7 +76,7 @@ pub(crate) fn wait_for_rescan(engine: &Engine) -> Result<()> {
 
 /// Ends quotas; all groups go.
 pub(crate) fn disable(engine: &Engine) -> Result<()> {
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     if status(engine)?.is_none() {
         return Ok(());
     }

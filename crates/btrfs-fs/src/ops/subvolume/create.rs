@@ -126,7 +126,7 @@ pub(crate) fn create(
     let dir = writable_dir(engine, new.parent)?;
     let geometry = &engine.core.geometry;
     let made = cost::create(geometry, name.len(), 0, true) + cost::subvolume_name(name.len());
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     let above = groups::inherited(engine, dir.id.tree, new.groups)?;
     let made = made + cost::quota_relations(above.len() as u64);
     let _room = engine.reserver.reserve(cost::with(made, cost::plant(geometry)))?;

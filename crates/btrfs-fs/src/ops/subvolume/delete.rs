@@ -30,7 +30,7 @@ pub(crate) struct Deleted {
 
 pub(crate) fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Result<Deleted> {
     let rules = Rules { caller: Some(caller), empty: false };
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     // Now that no name changes any more.
     let (dir, name) = match which {
         Delete::Name(dir, name) => (dir, name.to_vec()),
@@ -43,7 +43,7 @@ pub(crate) fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Res
 
 /// As `rmdir`, whose permissions the kernel has looked at: anybody's who may remove the name.
 pub(crate) fn rmdir(engine: &Engine, dir: Ino, name: &[u8]) -> Result<()> {
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     take_away(engine, &Rules { caller: None, empty: true }, dir, name).map(drop)
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn set_read_only(
     let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
     let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
     must_own(caller, &*root.read()?)?;
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     must_live(&subvolume)?;
     if subvolume.is_read_only() == read_only {
         return Ok(());
@@ -91,7 +91,8 @@ fn turn_back(
     received: Option<ReceivedForm>,
     cost: cost::Cost,
 ) -> Result<()> {
-    if engine.core.health.changeable().is_err() {
+    // Not `changeable`: who refuses changes waits for this one.
+    if engine.core.health.writable().is_err() {
         return Ok(());
     }
     let _room = engine.reservations.hold_anyway(cost);
@@ -156,7 +157,7 @@ pub(crate) fn set_default(engine: &Engine, caller: &Caller, tree: TreeId) -> Res
     if !caller.privileged {
         return Err(Errno::EPERM.into());
     }
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     if engine.subvols.get(tree).is_none() {
         return Err(Errno::ENOENT.into());
     }

@@ -30,7 +30,7 @@ pub(crate) fn set_received(
     let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
     let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
     must_own(caller, &*root.read()?)?;
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     must_live(&subvolume)?;
     if subvolume.is_read_only() {
         return Err(Errno::EROFS.into());

@@ -104,7 +104,7 @@ pub(crate) fn rename(
         return Ok(None);
     }
     let names = cost::subvolume_name(from.1.len()) + cost::subvolume_name(to.1.len());
-    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _one_at_a_time = engine.lock_subvolumes()?;
     let _room = engine.reserver.reserve(names + cost::rename(from.1.len(), to.1.len()))?;
     let _still = (from.0.id != to.0.id).then(|| engine.rename_lock.lock());
     if !concerns(engine, from, to)? {

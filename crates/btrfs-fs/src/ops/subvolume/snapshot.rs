@@ -32,7 +32,7 @@ pub(crate) fn snapshot(
     let (from, subvolume) = source_of(engine, caller, source)?;
     commit_unknown(engine, from)?;
     let to = {
-        let _one_at_a_time = engine.subvolume_lock.lock();
+        let _one_at_a_time = engine.lock_subvolumes()?;
         must_live(&subvolume)?;
         let guard = subvolume.snapshotting();
         let above = groups::inherited(engine, dir.id.tree, at.groups)?;

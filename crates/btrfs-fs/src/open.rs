@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ino::number;
-use crate::options::Options;
+use crate::options::{Options, Subvol};
 use crate::recover;
 use crate::rescue::{self, Opened};
 use crate::subvol;
@@ -82,7 +82,7 @@ fn go_on(fs: &BtrfsFs, writes: bool) -> Result<()> {
     if writes && options.background {
         uuid_tree::make(&fs.engine)?;
     }
-    if !fs.engine.balancer.load()? || !writes || !options.background {
+    if !is_balance_left(fs, writes)? || !writes || !options.background {
         return Ok(());
     }
     if options.skip_balance {
@@ -90,6 +90,17 @@ fn go_on(fs: &BtrfsFs, writes: bool) -> Result<()> {
         return Ok(());
     }
     fs.resume_balance()
+}
+
+/// Who only reads does without, where what the volume says of one is lost.
+fn is_balance_left(fs: &BtrfsFs, writes: bool) -> Result<bool> {
+    match fs.engine.balancer.load() {
+        Err(error) if !writes && error.is_of_medium() => {
+            tracing::warn!(%error, "whether a balance is paused is not known");
+            Ok(false)
+        }
+        left => left,
+    }
 }
 
 /// A log that is ignored is lost with the first commit: only for those who write none.
@@ -294,5 +305,14 @@ fn core(
 }
 
 fn choose_root(engine: &Engine) -> Result<Ino> {
-    number(subvol::choose(&engine.core.view(), &engine.subvols, &engine.options.subvol)?)
+    let (view, wanted) = (engine.core.view(), &engine.options.subvol);
+    let default_may_be_lost = engine.options.rescue.bad_roots && *wanted == Subvol::Default;
+    let chosen = match subvol::choose(&view, &engine.subvols, wanted) {
+        Err(error) if default_may_be_lost && error.is_of_medium() => {
+            tracing::warn!(%error, "the default subvolume is not known; the top of the volume is shown");
+            subvol::choose(&view, &engine.subvols, &Subvol::Id(TreeId::FS))
+        }
+        chosen => chosen,
+    };
+    number(chosen?)
 }

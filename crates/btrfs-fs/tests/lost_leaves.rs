@@ -2,8 +2,8 @@
 //! told, nothing is lost of anybody else's, and the volume can be written.
 
 mod common;
+mod lost;
 
-use blockdev::{BlockDevice, MemDevice};
 use blocksim::Hooked;
 use btrfs_disk::checksum::ChecksumType;
 use btrfs_disk::compress::{Encoded, compress};
@@ -11,12 +11,12 @@ use btrfs_disk::items::{Compression, DirItem, FileExtent};
 use btrfs_disk::key::kind::{DIR_INDEX, DIR_ITEM, EXTENT_DATA, INODE_ITEM, XATTR_ITEM};
 use btrfs_disk::{Key, Logical, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
-use btrfs_image::mkfs::{MkfsOptions, make};
 use common::unreadable::Unreadable;
 use common::{CX, files_of, find, new_file, read};
 use fuzzing::hostile::base::{Base, options};
 use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::leaf::Leaf;
+use lost::{Items, content_stays, flip, is_sound, leaves, open, told, volume, volume_with};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,55 +24,6 @@ use vfs::{FileKind, FileSystem, Ino, RenameMode, XattrMode};
 
 const SECTOR: u64 = 4096;
 const PIECES: u64 = 400;
-
-fn volume(fill: impl FnOnce(&BtrfsFs)) -> Base {
-    volume_with(ChecksumType::Crc32c, fill)
-}
-
-fn volume_with(csum: ChecksumType, fill: impl FnOnce(&BtrfsFs)) -> Base {
-    let device = Arc::new(MemDevice::new(256 << 20));
-    let mkfs = MkfsOptions { node_size: Some(4096), csum, ..MkfsOptions::default() };
-    make(&*device, &mkfs).expect("mkfs");
-    let fs = open(&device);
-    fill(&fs);
-    fs.destroy().expect("close");
-    drop(fs);
-    Base::of(device)
-}
-
-fn open(device: &Arc<MemDevice>) -> BtrfsFs {
-    BtrfsFs::open_device(device.clone(), options()).expect("open")
-}
-
-fn told<T>(result: vfs::Result<T>, what: &str) {
-    let errno = result.err().map_or(0, |error| error.errno());
-    assert!([libc::EIO, libc::EUCLEAN].contains(&errno), "{what}: errno {errno}");
-}
-
-type Items = Vec<(Key, Vec<u8>)>;
-
-/// Leaves of subvolumes that are as wanted, in the order of their keys.
-fn leaves(base: &Base, wanted: impl Fn(&Items) -> bool) -> Vec<(Items, u64)> {
-    let all = base.nodes.iter().filter(|node| node.level == 0 && node.tree.is_subvolume());
-    let items = |at| Leaf::of(&base.node_bytes(&*base.device, at)).items;
-    let mut found: Vec<_> = all.map(|node| (items(node.logical), node.logical.0)).collect();
-    found.retain(|(items, _)| !items.is_empty() && wanted(items));
-    found.sort_by_key(|(items, _)| items[0].0);
-    found
-}
-
-/// What is at `logical` is lost; or there again, if it was.
-fn flip(base: &Base, logical: u64) {
-    for at in base.copies(Logical(logical)) {
-        let mut byte = [0];
-        base.device.read_at(at + 200, &mut byte).expect("in range");
-        base.device.write_at(at + 200, &[!byte[0]]).expect("in range");
-    }
-}
-
-fn is_sound(base: &Base) {
-    common::check_device(base.device.clone(), true, btrfs_check::Severity::Warning);
-}
 
 fn all_of(ino: Ino, kind: u8) -> impl Fn(&Items) -> bool {
     move |items| items.iter().all(|(key, _)| (key.objectid, key.kind) == (ino.0, kind))
@@ -104,36 +55,6 @@ fn in_pieces() -> (Base, u64, u64) {
     // Nothing of what is there has to be known for that.
     let at = items[0].0.offset + 4 * SECTOR;
     (base, *lost, at)
-}
-
-/// Content of the file at `at` cannot be written until its leaf is there again, by `mend`.
-fn content_stays(device: Arc<dyn BlockDevice>, at: u64, mend: impl FnOnce()) {
-    let open = || BtrfsFs::open_device(device.clone(), options()).expect("open");
-    let fs = open();
-    let pieces = find(&fs, fs.root(), "pieces").expect("there");
-    fs.write(&CX, pieces, at, &[9; 8192], Default::default()).expect("write");
-    let other = find(&fs, fs.root(), "other").expect("there");
-    fs.write(&CX, other, 0, &[2; 5000], Default::default()).expect("write");
-    new_file(&fs, "new", &[3; 700]);
-    for _ in 0..2 {
-        told(fs.sync(), "not all is durable");
-        assert_eq!(fs.read_only_reason(), None);
-        told(fs.fsync(pieces, false), "it cannot be written");
-        fs.fsync(other, false).expect("that can");
-    }
-    let mut back = [0; 8192];
-    fs.read(pieces, at, &mut back).expect("it is in memory");
-    assert!(back == [9; 8192]);
-    mend();
-    fs.sync().expect("all of it");
-    fs.destroy().expect("close");
-    drop(fs);
-    let fs = open();
-    assert!(read(&fs, fs.root(), "pieces")[at as usize..][..8192] == [9; 8192]);
-    assert!(read(&fs, fs.root(), "other") == [2; 5000] && read(&fs, fs.root(), "new") == [3; 700]);
-    fs.destroy().expect("close");
-    drop(fs);
-    common::check_device(device, true, btrfs_check::Severity::Warning);
 }
 
 #[test]

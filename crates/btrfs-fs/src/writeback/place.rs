@@ -3,6 +3,7 @@
 //! What it does not know: what is written there, and when the delta names it.
 
 use super::Writeback;
+use super::store::Unstored;
 use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind};
 use crate::ino::InodeId;
@@ -44,7 +45,8 @@ pub(super) fn cut<'a>(slices: &[&'a [u8]], mut skip: u64, mut len: u64) -> Vec<&
     out
 }
 
-/// Where the content from `at` on goes, and how much of it.
+/// Where the content from `at` on goes, and how much of it. Whether others have what lies there says the extent
+/// tree: where that cannot be read it is as where the file's own items cannot.
 pub(super) fn place(
     writeback: &Writeback,
     id: InodeId,
@@ -52,10 +54,10 @@ pub(super) fn place(
     at: u64,
     end: u64,
     mapped: &[Mapped],
-) -> Result<(u64, Target)> {
+) -> std::result::Result<(u64, Target), Unstored> {
     let mut limit = end;
     for extent in mapped.iter().filter(|m| m.end > at) {
-        if !may_reuse(writeback, id, state, extent)? {
+        if !may_reuse(writeback, id, state, extent).map_err(Unstored::Unread)? {
             continue;
         }
         if extent.start > at {

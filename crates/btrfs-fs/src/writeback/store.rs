@@ -40,7 +40,8 @@ pub(crate) enum WriteMode {
 pub enum Unstored {
     /// The device refused it.
     Refused(FsError),
-    /// Items that it must stand between cannot be read; nothing has changed.
+    /// Items that it must stand between, or that say who has what lies there, cannot be read; nothing has
+    /// changed.
     Unread(FsError),
     Other(FsError),
 }
@@ -152,7 +153,7 @@ fn land(
     let mut landed = Vec::new();
     let mut at = start;
     while at < end {
-        let placed = place(writeback, id, state, at, end, mapped).map_err(Unstored::from);
+        let placed = place(writeback, id, state, at, end, mapped);
         let result = placed.and_then(|(len, place)| {
             let part = cut(slices, at - start, len);
             let logical = match &place {

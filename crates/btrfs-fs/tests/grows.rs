@@ -10,7 +10,7 @@ use btrfs_fs::{BtrfsFs, Caller, Options};
 use btrfs_image::mkfs::MkfsOptions;
 use common::{CX, find};
 use std::sync::Arc;
-use vfs::{FallocateMode, FileSystem, Ino, SetAttr};
+use vfs::{FallocateMode, FileSystem, Ino, SetAttr, WriteFlags};
 
 const MIB: u64 = 1 << 20;
 /// Where it is preallocated, behind all.
@@ -144,6 +144,56 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
         for (how, grow) in ALL {
             let crashed = crashed(&device);
             judge(&crashed, "file", grow, &format!("{how}, NO_HOLES {no_holes}"));
+        }
+    }
+}
+
+const NOCOW: u32 = 0x0080_0000;
+
+/// A volume whose file has content behind its end, with checksums or without, and nothing in front.
+fn crashed_with(flags: u32, device: &SimDevice) -> Arc<SimDevice> {
+    let before = Arc::new(SimDevice::new(device.image()));
+    let fs = mount(&before);
+    let other = subvolume(&fs, "other");
+    let ino = common::new_file(&fs, "file", &[]);
+    fs.set_flags(&CX, ino, flags).expect("chattr");
+    fs.sync().expect("sync");
+    fs.write(&CX, ino, 0, &[1; 100], Default::default()).expect("write");
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    fs.write(&CX, ino, MIB, &[7; 64 << 10], direct).expect("write");
+    snapshot(&fs, other, "snapshot");
+    Arc::new(SimDevice::new(before.image()))
+}
+
+/// What lies behind the end of an empty file does not outlive a change of what its flags say of checksums.
+#[test]
+fn what_a_crash_left_behind_the_end_has_the_checksums_of_the_flags() {
+    for (no_holes, device) in volumes() {
+        for (old, new) in [(0, NOCOW), (NOCOW, 0), (0, 0), (NOCOW, NOCOW)] {
+            let what = format!("{old:x} to {new:x}, NO_HOLES {no_holes}");
+            let device = crashed_with(old, &device);
+            let fs = mount(&device);
+            let ino = find(&fs, fs.root(), "file").expect("there");
+            let attr = fs.getattr(ino).expect("there");
+            assert!(attr.size == 0 && attr.blocks == 128, "{what}: {} blocks", attr.blocks);
+            fs.set_flags(&CX, ino, new).expect("chattr");
+            let left = fs.getattr(ino).expect("there").blocks;
+            assert_eq!(left, if old == new { 128 } else { 0 }, "{what}");
+            fs.fsync(ino, false).expect("fsync");
+            let logged = Arc::new(SimDevice::new(device.image()));
+            fs.sync().expect("sync");
+            for device in [&device, &logged] {
+                let device = Arc::new(SimDevice::new(device.image()));
+                let fs = mount(&device);
+                let ino = find(&fs, fs.root(), "file").expect("there");
+                // Its end comes behind that without a gap.
+                fs.write(&CX, ino, 0, &vec![3; MIB as usize], Default::default()).expect("write");
+                fs.write(&CX, ino, MIB, &[4; 64 << 10], Default::default()).expect("write");
+                fs.destroy().expect("close");
+                drop(fs);
+                common::check_device(device.clone(), true, btrfs_check::Severity::Note);
+                common::judge_image(&device.image());
+            }
         }
     }
 }

@@ -1,12 +1,14 @@
 //! `chattr` flags that the format stores.
 
+use super::behind_end::drop_content_behind_end;
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
-use crate::inode::put_inode;
+use crate::inode::{Inode, State, put_inode};
 use crate::options::compression::{Method, PROPERTY};
 use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::inode_flags as disk;
+use locks::RwLockWriteGuard;
 use vfs::{Errno, Ino, Result};
 
 /// (FS_IOC bit of linux/fs.h, bit of the inode item).
@@ -56,9 +58,54 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let _reservation = engine.reserver.reserve(cost::set_flags())?;
-    let mut state = engine.write(&inode)?;
+    let (_still, mut state, mut new) = locked(engine, &inode, flags)?;
+    let op = engine.core.begin();
+    if compression == Compression::Stays {
+        let both = disk::COMPRESS | disk::NOCOMPRESS;
+        new = new & !both | state.item.flags & both;
+    } else if new & disk::COMPRESS != 0 {
+        let method = engine.options.compress.map_or(Method::DEFAULT, |mount| mount.method);
+        xattrs::put(&op, inode.id, PROPERTY, method.name().as_bytes())?;
+    } else if xattrs::get(&op.view, inode.id, PROPERTY)?.is_some() {
+        xattrs::remove(&op, inode.id, PROPERTY)?;
+    }
+    state.item.flags = new;
+    state.item.ctime = engine.core.now();
+    put_inode(&op, inode.id, &mut state);
+    Ok(())
+}
+
+/// The inode for who changes it, and the flags that it gets. What a crash left behind its end was written as its old
+/// flags say, with checksums or without: where that changes it goes first, for which addresses are held still.
+fn locked<'e>(
+    engine: &'e Engine,
+    inode: &'e Inode,
+    bits: u32,
+) -> Result<(Option<impl Sized + use<'e>>, RwLockWriteGuard<'e, State>, u64)> {
+    let state = engine.write(inode)?;
+    let new = new_flags(&state, bits)?;
+    if state.clean_behind_end || !changes_sums(&state, new) {
+        return Ok((None, state, new));
+    }
+    drop(state);
+    let still = engine.core.addresses.hold_still();
+    let mut state = engine.write(inode)?;
+    let new = new_flags(&state, bits)?;
+    if changes_sums(&state, new) {
+        drop_content_behind_end(engine, inode.id, &mut state)?;
+    }
+    Ok((Some(still), state, new))
+}
+
+/// Whether content of the file has checksums.
+fn changes_sums(state: &State, new: u64) -> bool {
+    (state.item.flags ^ new) & disk::NODATASUM != 0
+}
+
+/// What becomes of the inode's flags where `bits` are asked for.
+fn new_flags(state: &State, bits: u32) -> Result<u64> {
     let old = bits_of(state.item.flags);
-    let wanted = of_kind(flags & !(old & FS_VERITY), state.item.mode);
+    let wanted = of_kind(bits & !(old & FS_VERITY), state.item.mode);
     check(old, wanted)?;
     let mut new = state.item.flags;
     for (fs, bit) in TABLE {
@@ -74,20 +121,7 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
             new &= !disk::NODATASUM;
         }
     }
-    let op = engine.core.begin();
-    if compression == Compression::Stays {
-        let both = disk::COMPRESS | disk::NOCOMPRESS;
-        new = new & !both | state.item.flags & both;
-    } else if new & disk::COMPRESS != 0 {
-        let method = engine.options.compress.map_or(Method::DEFAULT, |mount| mount.method);
-        xattrs::put(&op, inode.id, PROPERTY, method.name().as_bytes())?;
-    } else if xattrs::get(&op.view, inode.id, PROPERTY)?.is_some() {
-        xattrs::remove(&op, inode.id, PROPERTY)?;
-    }
-    state.item.flags = new;
-    state.item.ctime = engine.core.now();
-    put_inode(&op, inode.id, &mut state);
-    Ok(())
+    Ok(new)
 }
 
 /// Those that inodes of this kind have.

@@ -60,7 +60,7 @@ pub(crate) struct State {
     pub(crate) clean_behind_end: bool,
     /// The next writeback must not make the content inline.
     pub no_inline: bool,
-    /// The next writeback compresses the content so, whatever else is said of it.
+    /// The next writeback compresses the content so, unless it is content that never is.
     pub(crate) compress_next: Option<Method>,
     /// `item` differs from what the delta or the tree says.
     pub item_dirty: bool,

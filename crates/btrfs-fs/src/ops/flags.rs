@@ -64,7 +64,7 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
         let both = disk::COMPRESS | disk::NOCOMPRESS;
         new = new & !both | state.item.flags & both;
     } else if new & disk::COMPRESS != 0 {
-        let method = engine.options.compress.map_or(Method::DEFAULT, |mount| mount.method);
+        let method = engine.writeback.compression().map_or(Method::DEFAULT, |mount| mount.method);
         xattrs::put(&op, inode.id, PROPERTY, method.name().as_bytes())?;
     } else if xattrs::get(&op.view, inode.id, PROPERTY)?.is_some() {
         xattrs::remove(&op, inode.id, PROPERTY)?;

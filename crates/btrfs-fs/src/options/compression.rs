@@ -118,7 +118,12 @@ pub(crate) fn may_compress(mount: Option<Compress>, flags: u64) -> bool {
     let force = mount.is_some_and(|mount| mount.force);
     let wanted = mount.is_some() || flags & inode_flags::COMPRESS != 0;
     let marked = flags & inode_flags::NOCOMPRESS != 0;
-    wanted && flags & NEVER == 0 && (force || !marked)
+    wanted && !is_never_compressed(flags) && (force || !marked)
+}
+
+/// Whether content of a file with these flags stays as it is, whoever asks for something else.
+pub(crate) fn is_never_compressed(flags: u64) -> bool {
+    flags & NEVER != 0
 }
 
 /// What is to be done where `may_compress`. `property` is the file's own.

@@ -257,6 +257,8 @@ fn flush_content(
         return Ok(true);
     };
     let mut dirty = dirty;
+    // Compressed before the inode was locked: it may be a file by now that has no checksums.
+    let packed = packed.filter(|_| writeback.compresses(state));
     let result = match (pass.next(&dirty), packed) {
         (None, _) => Ok(()),
         (Some(_), Some(packed)) => flush_packed(writeback, id, state, &mut dirty, packed, way),

@@ -21,7 +21,7 @@ pub(crate) use store::{WriteMode, store};
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};
 use crate::inode::{DirtyQueue, Inodes, Pieces, State};
-use crate::options::compression::{Compress, Setting, may_compress};
+use crate::options::compression::{Compress, Setting, is_never_compressed, may_compress};
 use crate::refusals::Refusals;
 use crate::reserve::Reservations;
 use crate::stats::Stats;
@@ -50,7 +50,10 @@ pub(crate) struct Writeback {
 }
 
 fn compresses(mount: Option<Compress>, state: &State) -> bool {
-    state.compress_next.is_some() || may_compress(mount, state.item.flags)
+    let flags = state.item.flags;
+    // The flags may have changed since somebody asked for it.
+    let asked = state.compress_next.is_some() && !is_never_compressed(flags);
+    asked || may_compress(mount, flags)
 }
 
 impl Writeback {

@@ -3,8 +3,12 @@
 
 mod common;
 
+use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
 use btrfs_fs::{BtrfsFs, Compress, Method, Options};
+use common::places::Places;
 use common::{CX, Image, close_and_judge, new_file, stat};
+use std::sync::Arc;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use vfs::{FileSystem, Ino, SetAttr};
 
@@ -138,4 +142,81 @@ fn change(fs: &BtrfsFs, at: usize) {
         }
         assert_is(fs, file, &model);
     }
+}
+
+/// What the commit thread writes, up to what no look takes in hand; the first of it is held.
+#[derive(Default)]
+struct Order {
+    places: Places,
+    /// How many writes came before that, and whether it has come.
+    before: Mutex<(usize, bool)>,
+}
+
+const PLAIN: [u8; 4096] = [0xab; 4096];
+
+impl RequestHook for Order {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
+        if let Request::Write { pieces, .. } = request
+            && std::thread::current().name() == Some("spinney-commit")
+        {
+            let is_plain = pieces.first().is_some_and(|piece| piece.starts_with(&PLAIN));
+            let mut before = self.before.lock().expect("no panic");
+            before.1 |= is_plain;
+            before.0 += usize::from(!before.1);
+            drop(before);
+            self.places.pass("write");
+        }
+        go_on()
+    }
+}
+
+/// A look at many files ends where a commit is due.
+#[test]
+fn a_commit_that_is_due_does_not_wait_for_a_look() {
+    let below = SimDevice::new(blocksim::Image::zeros(512 << 20));
+    btrfs_image::mkfs::make(&below, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
+    let device = Arc::new(Hooked { below, hook: Order::default() });
+    let interval = Duration::from_secs(5);
+    let fs = BtrfsFs::open_device(device.clone(), Options { commit_interval: interval, ..mount() });
+    let (fs, opened) = (fs.expect("mount"), Instant::now());
+    // Nobody is to ask for a commit because of new chunks.
+    fs.set_compression(None);
+    let room = new_file(&fs, "room", &vec![0; 64 * MIB]);
+    fs.sync().expect("sync");
+    fs.set_compression(mount().compress);
+    fs.setattr(&CX, room, &SetAttr { size: Some(0), ..SetAttr::default() }).expect("truncate");
+    fs.sync().expect("sync");
+    *device.hook.before.lock().expect("no panic") = (0, false);
+    device.hook.places.arm("write");
+    // Of this there is nothing to compress, so a look does not see it.
+    let made = fs.mknod(&CX, fs.root(), b"plain", vfs::FileKind::File, 0o644, 0);
+    let plain = made.expect("create").attr.ino;
+    fs.set_flags(&CX, plain, 0x0080_0000).expect("chattr +C");
+    fs.write(&CX, plain, 0, &PLAIN, Default::default()).expect("write");
+    let fill = |files: std::ops::Range<usize>| {
+        for n in files {
+            let file = new_file(&fs, &format!("{n}"), &text(n, MIB / 16));
+            fs.write(&CX, file, (MIB / 16) as u64, &text(n, MIB / 16), Default::default())
+                .expect("write");
+        }
+    };
+    // One look finds them, the next one finds them at rest.
+    fill(0..200);
+    std::thread::sleep(Duration::from_millis(100));
+    fill(200..270);
+    device.hook.places.wait_until_there("write");
+    assert!(opened.elapsed() < interval, "this machine is too slow for this test");
+    std::thread::sleep((opened + interval + Duration::from_millis(50)) - Instant::now());
+    device.hook.places.release("write");
+    let until = Instant::now() + Duration::from_secs(20);
+    let before = || *device.hook.before.lock().expect("no panic");
+    while !before().1 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (before, there) = before();
+    println!("{before} writes");
+    assert!(there && before <= 20, "{before} writes of a look came before the commit");
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_device(device, true, btrfs_check::Severity::Warning);
 }

@@ -42,7 +42,7 @@ fn run(committer: &Weak<Committer>, interval: Duration) {
         let wanted = match committer.core.requests.wait(until, otherwise) {
             Some(Request::Commit(wanted)) => wanted,
             Some(Request::WriteBack) => {
-                committer.writeback.flush_early();
+                committer.writeback.flush_early(due);
                 continue;
             }
             None => return,

@@ -7,8 +7,8 @@
 //! written; and the front of those that are long.
 //!
 //! Invariants: nothing relies on it. Who is in the list is in the queue of dirty inodes, too, so that a
-//! commit writes back whatever was not looked at here, and empties the list of what no look has in hand. What it does not know: who
-//! waits for content.
+//! commit writes back whatever was not looked at here, and empties the list of what no look has in hand; no commit
+//! waits for a look for longer than what is compressed at a time takes. What it does not know: who waits for content.
 
 use super::Writeback;
 use super::flush::{Pass, unwritten};
@@ -19,6 +19,7 @@ use btrfs_txn::{Throttle, Urgency};
 use inode_index::Ref;
 use locks::{Mutex, Rank};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Of a file that is still written its front is written back when this is unwritten.
 const LONG: u64 = 2 * MOST;
@@ -62,8 +63,9 @@ impl Writeback {
         }
     }
 
-    /// A look. What cannot be written stays for a commit, which tells of it.
-    pub(crate) fn flush_early(&self) {
+    /// A look, which ends where a commit is `due`: that takes all that is left. What cannot be written stays for a
+    /// commit, too, which tells of it.
+    pub(crate) fn flush_early(&self, due: Instant) {
         let (mut now, mut later) = (Vec::new(), Vec::new());
         for mut seen in self.early.take() {
             let before = seen.unwritten;
@@ -76,9 +78,9 @@ impl Writeback {
         }
         let mut throttle = Throttle::new(&self.core, Urgency::Background);
         let (mut ahead, mut goes_on) = (Ahead::beside(self, now), true);
-        while let Some((inode, packed)) = ahead.next(goes_on) {
+        while let Some((inode, packed)) = ahead.next(goes_on && self.may_write_early(due)) {
             throttle.pause();
-            goes_on = goes_on && self.may_write_early();
+            goes_on = goes_on && self.may_write_early(due);
             let how = (WriteMode::Buffered, packed.as_ref());
             let pass = &mut Pass::default();
             match goes_on.then(|| self.flush_batch_throttled(&inode, &mut throttle, how, pass)) {
@@ -96,9 +98,11 @@ impl Writeback {
         self.early.files.lock().extend(later);
     }
 
-    /// Nobody wants a commit, nor that nothing is written any more.
-    fn may_write_early(&self) -> bool {
-        !self.core.requests.is_asked() && self.core.health.may_go_on().is_ok()
+    /// No commit is due or asked for, and nobody wants that nothing is written any more.
+    fn may_write_early(&self, due: Instant) -> bool {
+        Instant::now() < due
+            && !self.core.requests.is_asked()
+            && self.core.health.may_go_on().is_ok()
     }
 
     /// All that was written is about to be written back.

@@ -100,6 +100,19 @@ install_suites() {
     done
 }
 
+# What scripts/check-targets.sh compiles the library for, where rustup has the compiler. Without a network
+# that check is left out, and says so.
+install_targets() {
+    local log
+    command -v rustup >/dev/null || return 0
+    log=$(mktemp)
+    if ! timeout 120 rustup --quiet target add x86_64-apple-darwin x86_64-unknown-freebsd >"$log" 2>&1 </dev/null; then
+        echo "setup: no standard library for macOS and FreeBSD, the check for them will be skipped:" >&2
+        tail -n 3 "$log" >&2
+    fi
+    rm -f "$log"
+}
+
 # A newer btrfs-progs than a stable Debian has: a judge that knows simple quotas. It comes from Debian
 # 13, by apt with an index of its own (so signatures and sums are apt's matter), is unpacked with the
 # libraries it was built with, and starts by their loader: nothing on the machine changes. Without
@@ -165,6 +178,7 @@ prepare_kernel
 if install_rust; then
     [ $suites = no ] || install_suites || status=1
     [ $suites = no ] || install_newer_btrfs
+    [ $suites = no ] || install_targets
 else
     status=1
 fi

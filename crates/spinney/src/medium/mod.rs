@@ -14,7 +14,6 @@ use crate::error::{Cause, Error, Result};
 use blockdev::{BlockDevice, FileDevice, Slice, Span, Sticky};
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -138,10 +137,18 @@ pub fn is_block_device(path: &Path) -> bool {
 }
 
 /// Of a block device that is read-only to all: it can be opened to be written, and refuses each write.
+#[cfg(target_os = "linux")]
 fn takes_no_writes(meta: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
     let device = meta.rdev();
     let flag = format!("/sys/dev/block/{}:{}/ro", libc::major(device), libc::minor(device));
     std::fs::read(flag).is_ok_and(|text| text.starts_with(b"1"))
+}
+
+/// Elsewhere the first write tells.
+#[cfg(not(target_os = "linux"))]
+fn takes_no_writes(_: &Metadata) -> bool {
+    false
 }
 
 fn lock_shared(path: &Path, name: &Path, part: Option<Span>) -> Result<File> {

@@ -71,7 +71,7 @@ impl Engine {
     /// The rooms, from the ground up.
     pub(crate) fn assemble(core: Core, options: Options) -> Engine {
         let (core, stats) = (Arc::new(core), Arc::new(Stats::default()));
-        let subvols = Arc::new(Subvols::load(&core.roots()));
+        let subvols = Arc::new(Subvols::load(&core.roots(), options.seed));
         let inodes = Arc::new(Inodes::new(core.clone(), stats.clone()));
         let (pieces, label) = (Arc::default(), Arc::<PendingLabel>::default());
         let reservations =

@@ -63,6 +63,9 @@ pub struct Options {
     pub background: bool,
     /// What inodes and roots are stamped with; a test's own makes a world that repeats.
     pub clock: Arc<dyn Clock>,
+    /// What UUIDs of new subvolumes are made of, beside their numbers and the time; `None`: the machine's
+    /// randomness. A test's own, with its clock, makes a world that repeats.
+    pub seed: Option<u64>,
     /// Whether others want the processors: then a commit that nobody waits for rests.
     pub contention: Arc<dyn Contention>,
     /// What tests want to go wrong; no release has it.
@@ -179,6 +182,7 @@ impl Default for Options {
             tree_log: true,
             background: true,
             clock: Arc::new(SystemClock),
+            seed: None,
             contention: Arc::new(SystemContention),
             #[cfg(feature = "fault-injection")]
             injection: Injection::default(),

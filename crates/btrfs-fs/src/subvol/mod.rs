@@ -10,6 +10,7 @@
 
 mod find;
 mod info;
+mod uuids;
 
 pub(crate) use find::{choose, default_subvolume, hangs_here, parent_of, place_of, root_ref};
 pub use info::{
@@ -19,15 +20,15 @@ pub use info::{
 use crate::error::IntoFs;
 use crate::numbers::Numbers;
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
-use btrfs_disk::items::ROOT_SUBVOL_RDONLY;
+use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, Timespec};
 use btrfs_disk::{Generation, Key, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
 use btrfs_txn::{Root, Roots, View};
 use locks::{Rank, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use uuids::Uuids;
 use vfs::{Errno, FsError, Result};
 
 pub(crate) struct Subvolume {
@@ -57,8 +58,7 @@ pub(crate) struct Subvols {
     announced: AtomicU64,
     /// The highest tree id so far.
     highest: AtomicU64,
-    /// For UUIDs.
-    seed: RandomState,
+    uuids: Uuids,
 }
 
 /// A snapshot is being made: nothing of the source is written in place. Not dropped where it is
@@ -72,7 +72,8 @@ impl Drop for Snapshotting {
 }
 
 impl Subvols {
-    pub(crate) fn load(roots: &Roots) -> Subvols {
+    /// Of `seed` UUIDs are made; without one, of the machine's randomness.
+    pub(crate) fn load(roots: &Roots, seed: Option<u64>) -> Subvols {
         let subvols = Subvols {
             all: RwLock::new(Rank::Leaf, FxHashMap::default()),
             coming: RwLock::new(Rank::Leaf, FxHashSet::default()),
@@ -80,7 +81,7 @@ impl Subvols {
             some_closed: AtomicBool::new(false),
             announced: AtomicU64::new(0),
             highest: AtomicU64::new(FIRST_FREE_OBJECTID - 1),
-            seed: RandomState::new(),
+            uuids: Uuids::new(seed),
         };
         subvols.follow(roots, roots.trees.iter().map(|(id, _)| id));
         subvols
@@ -146,21 +147,13 @@ impl Subvols {
         subvol.numbers.take(|| Ok(highest_inode(store, view, tree)? + 1))
     }
 
-    /// A number for a new tree, and its UUID.
-    pub(crate) fn new_tree(&self) -> Result<(TreeId, [u8; 16])> {
+    /// A number for a tree that is new `now`, and its UUID.
+    pub(crate) fn new_tree(&self, now: Timespec) -> Result<(TreeId, [u8; 16])> {
         let id = self.highest.fetch_add(1, Ordering::Relaxed) + 1;
         if id >= LAST_FREE_OBJECTID {
             return Err(Errno::ENOSPC.into());
         }
-        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let time = time.unwrap_or_default().as_nanos();
-        let half = |part: u8| self.seed.hash_one((id, time, part)).to_le_bytes();
-        let mut uuid = [0; 16];
-        uuid[..8].copy_from_slice(&half(0));
-        uuid[8..].copy_from_slice(&half(1));
-        uuid[6] = uuid[6] & 0x0f | 0x40;
-        uuid[8] = uuid[8] & 0x3f | 0x80;
-        Ok((TreeId(id), uuid))
+        Ok((TreeId(id), self.uuids.of(TreeId(id), now)))
     }
 
     /// An empty subvolume that the current epoch makes.

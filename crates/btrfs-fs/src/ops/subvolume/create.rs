@@ -133,7 +133,7 @@ pub(crate) fn create(
     let mut dir_state = engine.write(&dir)?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
     let prepared = prepare(engine, caller, dir.id, &dir_state)?;
-    let (tree, uuid) = engine.subvols.new_tree()?;
+    let (tree, uuid) = engine.subvols.new_tree(prepared.item.otime)?;
     let place = engine.inodes.reserve(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);
     // Before anybody can find its name.

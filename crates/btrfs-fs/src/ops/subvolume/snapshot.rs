@@ -78,7 +78,7 @@ fn enter(
     dir: &Inode,
     at: &NewSubvolume<'_>,
 ) -> Result<TreeId> {
-    let (tree, uuid) = engine.subvols.new_tree()?;
+    let (tree, uuid) = engine.subvols.new_tree(engine.core.now())?;
     number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
     // In this order: a commit that ends in between leaves both.
     engine.subvols.expect(tree);

@@ -64,5 +64,6 @@ fn who_comes_while_the_eraser_waits_keeps_it() {
     assert_eq!(fs.read(ino, 0, &mut content).expect_err("gone").errno(), libc::ESTALE);
     fs.destroy().expect("close");
     drop(fs);
+    common::judge_image(&device.below.image());
     common::check_device(device, true, btrfs_check::Severity::Note);
 }

@@ -511,5 +511,6 @@ fn what_is_not_in_the_lost_leaf_can_be_read() {
         drop(fs);
         flip(&base, at.0);
     }
+    is_sound(&base);
     assert!(counts[0] > 1000 && counts[1] > 150, "{counts:?} were looked at");
 }

@@ -67,7 +67,7 @@ pub fn flip(base: &Base, logical: u64) {
 }
 
 pub fn is_sound(base: &Base) {
-    common::check_device(base.device.clone(), true, btrfs_check::Severity::Warning);
+    common::judge_device(base.device.clone(), btrfs_check::Severity::Warning);
 }
 
 /// Content of the file at `at` cannot be written until its leaf is there again, by `mend`.
@@ -97,5 +97,5 @@ pub fn content_stays(device: Arc<dyn BlockDevice>, at: u64, mend: impl FnOnce())
     assert!(read(&fs, fs.root(), "other") == [2; 5000] && read(&fs, fs.root(), "new") == [3; 700]);
     fs.destroy().expect("close");
     drop(fs);
-    common::check_device(device, true, btrfs_check::Severity::Warning);
+    common::judge_device(device, btrfs_check::Severity::Warning);
 }

@@ -3,6 +3,7 @@
 
 pub mod alike;
 pub mod mount;
+pub mod origins;
 pub mod streams;
 
 use std::ffi::OsStr;

@@ -1,7 +1,8 @@
 //! What tests of streams share: random histories of a subvolume that the kernel made, and what must
-//! agree of a subvolume and its copy.
+//! agree of a subvolume and its copy: every file, and what both say of where they come from.
 
 use super::mount::{Mount, lacks_fuse};
+use super::origins::{assert_received, content_map, origins};
 use super::{Image, assert_clean, fine, sh, text};
 use std::path::Path;
 use testkit::PosixFs;
@@ -34,16 +35,7 @@ pub fn history(image: &Image, options: &str, seed: u64, rounds: usize, steps: us
     {
         let fs = PosixFs::open(&v).unwrap();
         let mut session = Session::new(&fs);
-        let mut config = Config::all();
-        (config.names, config.max_size) = (5, 300_000);
-        for (kind, weight) in &mut config.weights {
-            match kind {
-                OpKind::Rename => *weight *= 8,
-                OpKind::RenameFlags | OpKind::Mkdir | OpKind::Link => *weight *= 4,
-                _ => {}
-            }
-        }
-        let mut generator = Generator::new(seed, config);
+        let mut generator = changes(seed);
         for round in 0..rounds {
             for op in generator.by_ref().take(steps) {
                 session.apply(&op);
@@ -55,13 +47,27 @@ pub fn history(image: &Image, options: &str, seed: u64, rounds: usize, steps: us
     mount.unmount().unwrap();
 }
 
+/// Random operations, many of them on names.
+pub fn changes(seed: u64) -> Generator {
+    let mut config = Config::all();
+    (config.names, config.max_size) = (5, 300_000);
+    for (kind, weight) in &mut config.weights {
+        match kind {
+            OpKind::Rename => *weight *= 8,
+            OpKind::RenameFlags | OpKind::Mkdir | OpKind::Link => *weight *= 4,
+            _ => {}
+        }
+    }
+    Generator::new(seed, config)
+}
+
 /// What a receiver keeps: flags are not in protocol 1, and the kernel's tools leave out those of
 /// protocol 2.
 pub fn rules() -> Rules {
     Rules { flags: false, attributes: false, ..Rules::default() }
 }
 
-fn differences(left: &Path, right: &Path, what: &str) -> Vec<Difference> {
+pub fn differences(left: &Path, right: &Path, what: &str) -> Vec<Difference> {
     let [left, right] = [left, right].map(|dir| TreeSnapshot::of_dir(dir).unwrap());
     println!("{what}: {} nodes", left.nodes.len());
     assert!(left.nodes.len() > 1, "{what}: an empty subvolume shows nothing");
@@ -72,7 +78,7 @@ pub fn assert_same(left: &Path, right: &Path, what: &str) {
     assert_none(&differences(left, right, what), what);
 }
 
-fn assert_none(found: &[Difference], what: &str) {
+pub fn assert_none(found: &[Difference], what: &str) {
     let told: Vec<String> = found.iter().take(20).map(|found| found.to_string()).collect();
     assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), told.join("\n"));
 }
@@ -98,13 +104,15 @@ pub struct Chain {
     pub confined: bool,
 }
 
-/// `SPINNEY_SEEDS` many, from `SPINNEY_SEED` on; a soak has more of them.
+/// `SPINNEY_SEEDS` many, from `SPINNEY_SEED` on, of `SPINNEY_ROUNDS` rounds; a soak has more of them.
 pub fn chains(kind: Chain, seeds: u64) {
     if !ready(kind.name) || kind.into_mount.is_some() && lacks_fuse("fuse") {
         return;
     }
     let number = |name: &str, usual| std::env::var(name).map_or(usual, |n| n.parse().unwrap());
     let (first, seeds) = (number("SPINNEY_SEED", 1), number("SPINNEY_SEEDS", seeds));
+    let rounds = number("SPINNEY_ROUNDS", kind.rounds as u64) as usize;
+    let kind = Chain { rounds, ..kind };
     (first..first + seeds).for_each(|seed| chain(kind, seed));
 }
 
@@ -116,6 +124,8 @@ pub fn chain(kind: Chain, seed: u64) {
     history(&source, kind.mount, seed, rounds, 250);
     let streams = TempDir::new(name).unwrap();
     make_streams(kind, &source, streams.path());
+    let places: Vec<String> = (0..rounds).map(|round| format!("s{round}")).collect();
+    let sent = origins(&source, &places);
     let from = KernelMount::new(&source.path, "ro").unwrap();
     let judge = |target: &Image, options: &str, who: &str| {
         let to = KernelMount::new(&target.path, options).unwrap();
@@ -124,16 +134,25 @@ pub fn chain(kind: Chain, seed: u64) {
             if who == "theirs" {
                 kernels_receive(&streams.join(&round.to_string()), to.path(), &what);
             }
-            let place = format!("s{round}");
-            let mut found = differences(&from.join(&place), &to.join(&place), &what);
+            let [from, to] = [from.join(&places[round]), to.join(&places[round])];
+            let mut found = differences(&from, &to, &what);
             if !found.is_empty() && matches!(kind.sender, Sender::Kernels(_)) {
-                let lost = lost_by_the_stream(kind, streams.path(), &from, round);
+                let lost = lost_by_the_stream(name, streams.path(), &from, round);
                 found.retain(|one| !lost.iter().any(|lost| is_same_member(one, lost)));
             }
             assert_none(&found, &what);
+            if round == 0 {
+                assert_eq!(content_map(&from), content_map(&to), "{what}: where holes are");
+            }
         }
         to.unmount().unwrap();
         assert_clean(&target.path);
+        let got = origins(target, &places);
+        for round in 0..rounds {
+            let parent = round.checked_sub(1).map(|before| &got[before]);
+            let what = format!("seed {seed}, round {round}, received by {who}");
+            assert_received(&sent[round], &got[round], parent, &what);
+        }
     };
     judge(&we_receive(kind, streams.path()), "ro", "ours");
     if matches!(kind.sender, Sender::Ours(_)) {
@@ -142,25 +161,24 @@ pub fn chain(kind: Chain, seed: u64) {
     from.unmount().unwrap();
 }
 
-fn is_same_member(one: &Difference, other: &Difference) -> bool {
+pub fn is_same_member(one: &Difference, other: &Difference) -> bool {
     (&one.path, &one.what) == (&other.path, &other.what)
 }
 
 /// What the kernel's own tools do not get out of a stream that the kernel made: seed 111 has one
 /// without the time of its root directory.
-fn lost_by_the_stream(
-    kind: Chain,
+pub fn lost_by_the_stream(
+    name: &str,
     streams: &Path,
-    from: &KernelMount,
+    from: &Path,
     round: usize,
 ) -> Vec<Difference> {
-    let target = Image::new(&format!("{}-lost", kind.name));
+    let target = Image::new(&format!("{name}-lost"));
     let to = KernelMount::new(&target.path, "noatime").unwrap();
     for round in 0..=round {
         kernels_receive(&streams.join(round.to_string()), to.path(), "by its own tools");
     }
-    let place = format!("s{round}");
-    differences(&from.join(&place), &to.join(&place), "by its own tools")
+    differences(from, &to.join(&format!("s{round}")), "by its own tools")
 }
 
 fn we_receive(kind: Chain, streams: &Path) -> Image {
@@ -182,7 +200,7 @@ fn we_receive(kind: Chain, streams: &Path) -> Image {
     ours
 }
 
-fn kernels_receive(stream: &Path, into: &Path, what: &str) {
+pub fn kernels_receive(stream: &Path, into: &Path, what: &str) {
     let (stream, into) = (stream.display(), into.display());
     let done = sh(&format!("btrfs receive -q -f {stream} {into}"));
     let dump = || text(&sh(&format!("btrfs receive --dump -f {stream}")).stdout);
@@ -191,30 +209,33 @@ fn kernels_receive(stream: &Path, into: &Path, what: &str) {
 
 /// A file for each round.
 fn make_streams(kind: Chain, source: &Image, into: &Path) {
-    let file = |round: usize| into.join(round.to_string()).display().to_string();
-    match kind.sender {
+    for round in 0..kind.rounds {
+        make_stream(kind.sender, source, into, round);
+    }
+}
+
+/// The one of this round, as a difference from the one before.
+pub fn make_stream(sender: Sender, source: &Image, into: &Path, round: usize) {
+    let file = into.join(round.to_string()).display().to_string();
+    match sender {
         Sender::Ours(options) => {
-            for round in 0..kind.rounds {
-                let (this, file) = (source.at(&format!("/s{round}")), file(round));
-                let parent = source.at(&format!("/s{}", round.saturating_sub(1)));
-                let mut words = [&["send", "-q", "-f", &file][..], options].concat();
-                if round > 0 {
-                    words.extend_from_slice(&["-p", &parent]);
-                }
-                words.push(&this);
-                fine(&words);
+            let this = source.at(&format!("/s{round}"));
+            let parent = source.at(&format!("/s{}", round.saturating_sub(1)));
+            let mut words = [&["send", "-q", "-f", &file][..], options].concat();
+            if round > 0 {
+                words.extend_from_slice(&["-p", &parent]);
             }
+            words.push(&this);
+            fine(&words);
         }
         Sender::Kernels(options) => {
             let mount = KernelMount::new(&source.path, "ro").unwrap();
-            for round in 0..kind.rounds {
-                let (top, file) = (mount.path().display(), file(round));
-                let parent = match round {
-                    0 => String::new(),
-                    round => format!("-p {top}/s{}", round - 1),
-                };
-                shell(&format!("btrfs -q send {options} {parent} -f {file} {top}/s{round}"));
-            }
+            let top = mount.path().display();
+            let parent = match round {
+                0 => String::new(),
+                round => format!("-p {top}/s{}", round - 1),
+            };
+            shell(&format!("btrfs -q send {options} {parent} -f {file} {top}/s{round}"));
             mount.unmount().unwrap();
         }
     }

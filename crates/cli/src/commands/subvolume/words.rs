@@ -89,7 +89,11 @@ pub fn json(o: &mut Object<'_>, info: &SubvolumeInfo, path: &[u8]) {
         [("stime", info.stime, info.stransid), ("rtime", info.rtime, info.rtransid)]
     {
         if let Some(text) = known(time) {
-            o.text(key, &text).number(&key.replace("time", "transid"), transid);
+            o.text(key, &text);
+        }
+        // Receivers, ours and the kernel's, do not know when it was sent.
+        if transid != 0 {
+            o.number(&key.replace("time", "transid"), transid);
         }
     }
     for (key, bytes) in [

@@ -185,42 +185,53 @@ impl Cleaner {
 
     /// Before all trees are walked: those that are dead now are dropped, or as far as they can be.
     pub(crate) fn drop_dead(&self) -> Result<()> {
-        match self.wait_until_gone(&[], None, true) {
+        match self.wait_until_gone(&[], None, true, || Ok(())) {
             Err(error) if error.is_of_medium() && self.core.health.writable().is_ok() => Ok(()),
             done => done.map(drop),
         }
     }
 
     /// Waits until all of `ids` (none: all that are dead now) are gone; false: `timeout` passed.
-    /// `alone`: no thread does it. An error: one of them cannot be dropped, and the others are.
-    pub(crate) fn wait_until_gone(
+    /// `alone`: no thread does it. An error: one of them cannot be dropped, and the others are. What `hold` gives is
+    /// held for each step, a look and its commit.
+    pub(crate) fn wait_until_gone<H>(
         &self,
         ids: &[TreeId],
         timeout: Option<Duration>,
         alone: bool,
+        hold: impl Fn() -> Result<H>,
     ) -> Result<bool> {
+        let first = hold()?;
         // What was deleted a moment ago is dead in no commit yet.
         self.committer.commit_written_back()?;
         let wanted = if ids.is_empty() { self.dead() } else { ids.to_vec() };
+        drop(first);
         let until = timeout.map(|timeout| Instant::now() + timeout);
         self.wake();
         loop {
-            let roots = self.core.roots();
-            let left = wanted.iter().copied().filter(|id| roots.get(*id).is_some());
-            let left: Vec<TreeId> = left.collect();
-            drop(roots);
+            let held = hold()?;
+            let left = self.still_there(&wanted);
             if left.iter().all(|id| self.stuck.lock().contains_key(id)) {
                 return self.stuck_of(&left).map_or(Ok(true), Err);
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);
             }
-            self.core.health.writable().map_err(crate::error::to_fs)?;
-            match alone {
-                true => _ = self.step(Urgency::Awaited)?,
-                false => std::thread::sleep(Duration::from_millis(20)),
+            let health = &self.core.health;
+            if alone {
+                health.may_go_on().fs()?;
+                self.step(Urgency::Awaited)?;
+            } else {
+                health.writable().and_then(|()| health.stays_open()).fs()?;
+                drop(held);
+                std::thread::sleep(Duration::from_millis(20));
             }
         }
+    }
+
+    fn still_there(&self, wanted: &[TreeId]) -> Vec<TreeId> {
+        let roots = self.core.roots();
+        wanted.iter().copied().filter(|id| roots.get(*id).is_some()).collect()
     }
 
     /// Waits for work; false when it is time to stop.

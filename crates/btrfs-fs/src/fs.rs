@@ -580,6 +580,8 @@ impl FileSystem for BtrfsFs {
         drop(self.background.lock().take());
         let result = crate::close::close(engine);
         self.engine.closed.store(true, Ordering::Release);
+        // Nor does who is inside still, be it that a read finds a bad copy.
+        engine.core.volume.stop_writing();
         result
     }
 }

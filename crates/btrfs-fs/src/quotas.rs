@@ -32,7 +32,13 @@ impl BtrfsFs {
 
     /// Returns when no rescan is under way. EUCLEAN: numbers are INCONSISTENT then, as where something could not be read.
     pub fn wait_for_rescan(&self) -> Result<()> {
-        quota::wait_for_rescan(self.open()?)
+        self.wait_for_rescan_by(|| Ok(()))
+    }
+
+    /// The same in steps, for each of which `hold` gives what is held meanwhile: who keeps others from that ends
+    /// it behind the step that is under way.
+    pub fn wait_for_rescan_by<H>(&self, hold: impl Fn() -> Result<H>) -> Result<()> {
+        quota::wait_for_rescan(self.open()?, hold)
     }
 
     /// `None`: there are no quotas.

@@ -152,8 +152,19 @@ impl BtrfsFs {
     /// Waits until all of `ids` (empty: all that are being deleted now) are gone, with all that only they
     /// had; false: `timeout` passed before. Without background threads it does their work.
     pub fn sync_deleted(&self, ids: &[SubvolId], timeout: Option<Duration>) -> Result<bool> {
+        self.sync_deleted_by(ids, timeout, || Ok(()))
+    }
+
+    /// The same in steps, for each of which `hold` gives what is held meanwhile: who keeps others from that ends
+    /// it behind the step that is under way.
+    pub fn sync_deleted_by<H>(
+        &self,
+        ids: &[SubvolId],
+        timeout: Option<Duration>,
+        hold: impl Fn() -> Result<H>,
+    ) -> Result<bool> {
         let engine = self.open()?;
         let ids: Vec<TreeId> = ids.iter().map(|id| TreeId(id.0)).collect();
-        engine.cleaner.wait_until_gone(&ids, timeout, !engine.options.background)
+        engine.cleaner.wait_until_gone(&ids, timeout, !engine.options.background, hold)
     }
 }

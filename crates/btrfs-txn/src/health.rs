@@ -74,6 +74,11 @@ impl Health {
     /// As `changeable`, for work of many steps: whether it may take another one.
     pub fn may_go_on(&self) -> Result<()> {
         self.changeable()?;
+        self.stays_open()
+    }
+
+    /// As `may_go_on`, for who waits for others' work, and changes nothing himself.
+    pub fn stays_open(&self) -> Result<()> {
         match self.closing.load(Ordering::SeqCst) {
             true => Err(Error::ReadOnly("the volume is being closed".into())),
             false => Ok(()),

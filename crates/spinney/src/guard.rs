@@ -7,7 +7,7 @@
 //!   (`BtrfsFs::hold_commits`), and changes end before they take more memory than they may;
 //! * a volume whose transaction was given up answers nothing any more and writes nothing;
 //! * a change that was done is in the last commit, or was refused: closing waits for those under way, and lets none
-//!   begin.
+//!   begin; nor anything else that writes, so nothing is written behind its end.
 //!
 //! It does not know what the changes are, nor paths.
 
@@ -88,7 +88,7 @@ impl Guard {
     /// All content has its place on the medium, or nothing is written any more.
     pub(crate) fn land_or_give_up(&self) -> Result<()> {
         let _durable = self.durable()?;
-        self.there()?.land_or_give_up()
+        self.change()?.land_or_give_up()
     }
 
     /// Nothing is written any more, nor answered.
@@ -343,7 +343,7 @@ impl FileSystem for Guard {
 
     fn fsync(&self, ino: Ino, datasync: bool) -> Result<()> {
         let _durable = self.durable()?;
-        self.there()?.fsync(ino, datasync)
+        self.change()?.fsync(ino, datasync)
     }
 
     fn opened(&self) -> u64 {
@@ -352,17 +352,17 @@ impl FileSystem for Guard {
 
     fn fsync_opened(&self, ino: Ino, opened: u64, datasync: bool) -> Result<()> {
         let _durable = self.durable()?;
-        self.there()?.fsync_opened(ino, opened, datasync)
+        self.change()?.fsync_opened(ino, opened, datasync)
     }
 
     fn sync(&self) -> Result<()> {
         let _durable = self.durable()?;
-        self.there()?.sync()
+        self.change()?.sync()
     }
 
     fn sync_by(&self, thread: u32) -> Result<()> {
         let _durable = self.durable()?;
-        self.there()?.sync_by(thread)
+        self.change()?.sync_by(thread)
     }
 
     fn readdir(
@@ -449,12 +449,12 @@ impl FileSystem for Guard {
 
     fn set_label(&self, cx: &Context, label: &[u8]) -> Result<()> {
         let _durable = self.durable()?;
-        self.there()?.set_label(cx, label)
+        self.change()?.set_label(cx, label)
     }
 
     fn shut_down(&self, first: Durable) -> Result<()> {
         let _durable = self.durable()?;
-        self.there()?.shut_down(first)
+        self.change()?.shut_down(first)
     }
 
     fn stats(&self) -> Vec<Stat> {

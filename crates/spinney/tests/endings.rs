@@ -6,6 +6,7 @@ use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use parking_lot::Mutex;
 use spinney::{FormatOptions, Volume, VolumeOptions};
 use std::sync::Arc;
+use std::time::Duration;
 use testkit::oracle::{TempDir, assert_clean};
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, span};
@@ -203,7 +204,7 @@ struct Slow;
 impl RequestHook for Slow {
     fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
         if let Request::Flush = request {
-            std::thread::sleep(std::time::Duration::from_millis(30));
+            std::thread::sleep(Duration::from_millis(30));
         }
         go_on()
     }
@@ -224,12 +225,87 @@ fn a_write_beside_the_close_is_kept_or_refused() {
                 let writes = |n: &u64| file.write_at(*n, &[round + 1]).is_ok();
                 (0..).take_while(writes).last()
             });
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             volume.clone().close().unwrap();
             (volume, writer.join().unwrap())
         });
         drop((done, file));
         let there = later(&device.below).read(&name).unwrap();
         assert_eq!(there.len() as u64, writes.map_or(0, |last| last + 1), "round {round}");
+    }
+}
+
+/// `waits` is at work, step by step, while the volume is closed. It ends with that, and nothing is written behind it.
+fn ends_with_the_close(
+    device: &Arc<Hooked<SimDevice, Slow>>,
+    waits: impl FnOnce(&Volume) -> spinney::Result<()> + Send,
+) {
+    let volume = VolumeOptions::new().write(true).open_device(device.clone()).unwrap();
+    let other = volume.clone();
+    let said = errors(|| {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || waits(&other));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!waiter.is_finished(), "there is too little to do for this test");
+            volume.close().unwrap();
+            let writes = device.below.counts().writes;
+            let waited = waiter.join().unwrap();
+            assert_eq!(device.below.counts().writes - writes, 0, "writes behind the end");
+            let error = waited.expect_err("there is too little to do for this test").to_string();
+            assert!(error.contains("closed"), "{error}");
+        });
+    });
+    assert_eq!(said, [""; 0]);
+    let report = later(&device.below).check(true).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+fn slow_device() -> Arc<Hooked<SimDevice, Slow>> {
+    let below = SimDevice::new(Image::zeros(256 << 20));
+    FormatOptions::new().single_metadata().format(&below).unwrap();
+    Arc::new(Hooked { below, hook: Slow })
+}
+
+/// Who waits until all is counted takes one step after the other.
+#[test]
+fn a_rescan_that_is_waited_for_ends_with_the_close() {
+    let device = slow_device();
+    let volume = VolumeOptions::new().write(true).open_device(device.clone()).unwrap();
+    let file = volume.create("in pieces").unwrap();
+    for piece in 0..20_000 {
+        file.write_at(piece * 8192, &[1; 4096]).unwrap();
+    }
+    drop(file);
+    volume.close().unwrap();
+    ends_with_the_close(&device, Volume::enable_quotas);
+}
+
+#[test]
+fn a_deletion_that_is_waited_for_ends_with_the_close() {
+    let device = slow_device();
+    let volume = VolumeOptions::new().write(true).open_device(device.clone()).unwrap();
+    volume.create_subvolume("sub").unwrap();
+    for n in 0..20_000 {
+        volume.write(format!("sub/{n}"), &[1; 1800]).unwrap();
+    }
+    volume.sync().unwrap();
+    volume.delete_subvolume("sub").unwrap();
+    volume.close().unwrap();
+    ends_with_the_close(&device, |volume| volume.wait_for_deleted(&[], None).map(drop));
+}
+
+/// So does who makes things durable.
+#[test]
+fn a_sync_beside_the_close_writes_nothing_behind_it() {
+    let device = slow_device();
+    for round in 0..3 {
+        ends_with_the_close(&device, |volume| {
+            let file = volume.create(format!("file-{round}"))?;
+            for n in 0.. {
+                file.write_at(n, &[round])?;
+                if round == 0 { volume.sync()? } else { file.sync_all()? }
+            }
+            Ok(())
+        });
     }
 }

@@ -27,8 +27,8 @@ impl Guard {
 
     pub(crate) fn wait_for_rescan(&self) -> Result<()> {
         let _durable = self.durable()?;
-        // Closing does not wait for that: it ends then.
-        self.there()?.wait_for_rescan()
+        // Closing waits for one step alone: it ends then.
+        self.there()?.wait_for_rescan_by(|| self.change())
     }
 
     pub(crate) fn quota_status(&self) -> Result<Option<QuotaStatus>> {

@@ -79,7 +79,8 @@ impl Guard {
 
     pub(crate) fn sync_deleted(&self, ids: &[SubvolId], limit: Option<Duration>) -> Result<bool> {
         let _durable = self.durable()?;
-        self.there()?.sync_deleted(ids, limit)
+        // Closing waits for one step alone: it ends then.
+        self.there()?.sync_deleted_by(ids, limit, || self.change())
     }
 
     pub(crate) fn default_subvolume(&self) -> Result<SubvolId> {

@@ -61,17 +61,19 @@ pub(crate) fn rescan(engine: &Engine) -> Result<()> {
     }
 }
 
-/// Returns when no rescan is under way: each commit goes a step on. EUCLEAN where numbers are not right then.
-pub(crate) fn wait_for_rescan(engine: &Engine) -> Result<()> {
-    while let Some(status) = status(engine)? {
+/// Returns when no rescan is under way: each commit goes a step on. EUCLEAN where numbers are not right then. What
+/// `hold` gives is held for each step, a look and its commit.
+pub(crate) fn wait_for_rescan<H>(engine: &Engine, hold: impl Fn() -> Result<H>) -> Result<()> {
+    loop {
+        let _held = hold()?;
+        let Some(status) = status(engine)? else { return Ok(()) };
         match (status.rescan, status.inconsistent) {
-            (Some(_), _) => engine.committer.commit_written_back()?,
+            (Some(_), _) => engine.core.health.may_go_on().fs()?,
             (None, true) => return Err(Errno::EUCLEAN.into()),
-            (None, false) => break,
+            (None, false) => return Ok(()),
         }
-        engine.core.health.changeable().fs()?;
+        engine.committer.commit_written_back()?;
     }
-    Ok(())
 }
 
 /// Ends quotas; all groups go.

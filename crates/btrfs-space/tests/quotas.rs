@@ -262,7 +262,8 @@ fn a_tree_that_shares_too_much_leaves_the_numbers_to_a_rescan() {
         image.script(
             "noatime",
             "mkdir d; for i in $(seq 1 4500); do cp --reflink=never f12 d/$i; done; sync -f .
-             btrfs -q subvolume snapshot . three; btrfs quota rescan -w . > /dev/null",
+             btrfs -q subvolume snapshot . three; btrfs -q subvolume snapshot . four
+             btrfs quota rescan -w . > /dev/null",
         );
         let nothing = |opened: &Opened, space: &Space| Commit::new(opened, space).finish();
         let drop_one = |most: usize, id: TreeId, rescans: usize| {
@@ -297,6 +298,11 @@ fn a_tree_that_shares_too_much_leaves_the_numbers_to_a_rescan() {
         let [before, again] = drop_one(10, TreeId(258), 2);
         assert!(scanned(&again) < scanned(&before), "begun anew: {before}, then {again}");
         counted("begun anew");
+        // What the rescan has not come to is followed as well.
+        let [before, again] = drop_one(4000, TreeId(259), 1);
+        let (before, again) = (scanned(&before), scanned(&again));
+        assert!(again < before + (1 << 20), "begun anew, not gone on: {before}, then {again}");
+        counted("begun anew in front of most");
         let [_, status] = drop_one(10_000, TreeId(257), 0);
         assert!(status.contains("flags ON scan"), "{status}");
         judge(&image, "within the bound");

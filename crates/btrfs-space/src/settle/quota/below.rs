@@ -10,8 +10,8 @@ use crate::shared::{Holder, pointers};
 use btrfs_disk::{Expect, Node, Result, TreeId};
 use btrfs_tree::NodeReader;
 
-/// Pointers that one commit follows: each is remembered until it ends, in a word of eight bytes (all in 128 MiB), and
-/// asked about then. A node two levels above leaves (of 16 KiB) leads to 493 * 493 leaves at most; two thirds full it is
+/// Pointers that one commit follows: each is remembered until it ends (but for those that a rescan under way comes to),
+/// in a word of eight bytes (all in 128 MiB), and asked about then. A node two levels above leaves (of 16 KiB) leads to 493 * 493 leaves at most; two thirds full it is
 /// 108,000, with some 25 pointers each where files are small (2.7 million) and up to 150 where they are in pieces (16
 /// million). Beyond the bound a rescan begins; the kernel, too, leaves the numbers to one where a subtree is high
 /// (`drop_subtree_threshold`). Each visit counts, and each node: nodes that contradict themselves may lead to one of
@@ -42,8 +42,9 @@ impl<R: NodeReader> Settle<'_, R> {
         // Whose the references are does not matter here.
         let any = Holder::Shared(node.logical());
         pointers(node, any, |p| {
+            // What a rescan has not come to costs no memory; but it is read, and may lead to as much.
+            words += RefDeltas::words(p.extent, p.len, p.kind);
             if p.extent.0 < counted {
-                words += RefDeltas::words(p.extent, p.len, p.kind);
                 touched.push((p.extent, p.len, p.kind));
             }
         })?;

@@ -16,7 +16,9 @@ use common::{CX, files_of, find, new_file, read};
 use fuzzing::hostile::base::{Base, options};
 use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::leaf::Leaf;
-use lost::{Items, content_stays, flip, is_sound, leaves, open, told, volume, volume_with};
+use lost::{
+    Items, content_stays, flip, is_sound, leaves, leaves_of, open, told, volume, volume_with,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -331,6 +333,40 @@ fn a_deleted_subvolume_that_is_damaged_stays_in_part() {
     assert!(files_of(&fs, "kept") == kept);
     fs.destroy().expect("close");
     drop(fs);
+    is_sound(&base);
+}
+
+/// A leaf of the tree of UUIDs is lost, which only repeats what root items say: the subvolumes that it lists come and
+/// go as the others.
+#[test]
+fn subvolumes_come_and_go_where_a_leaf_of_uuids_is_lost() {
+    let made = |fs: &BtrfsFs, from: usize, to: usize| {
+        for n in from..to {
+            fs.create_subvolume(&Caller::root(), fs.root(), name(n).as_bytes()).expect("create");
+        }
+    };
+    let base = volume(|fs| made(fs, 0, 500));
+    let found = leaves_of(&base, |tree| tree == TreeId::UUID, |_| true);
+    assert!(found.len() >= 3, "{} leaves", found.len());
+    flip(&base, found[found.len() / 2].1);
+    let fs = open(&base.device);
+    let (root, top) = (Caller::root(), fs.root());
+    made(&fs, 500, 600);
+    for n in (0..600).step_by(2) {
+        fs.delete_subvolume(&root, Delete::Name(top, name(n).as_bytes())).expect("delete");
+    }
+    fs.sync().expect("commit");
+    for n in (1..600).step_by(4) {
+        let source = find(&fs, top, &name(n)).expect("there");
+        fs.snapshot(&root, source, top, name(n - 1).as_bytes(), true).expect("snapshot");
+    }
+    assert!(fs.sync_deleted(&[], None).expect("they go"));
+    assert!(fs.clear_uuid_tree().expect("it is cleared"));
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    drop(fs);
+    let makes = Options { background: true, ..options() };
+    BtrfsFs::open_device(base.device.clone(), makes).expect("open").destroy().expect("close");
     is_sound(&base);
 }
 

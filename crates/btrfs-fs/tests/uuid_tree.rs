@@ -171,6 +171,57 @@ fn lose_uuid_tree(device: &SimDevice) -> usize {
     lost
 }
 
+/// Subvolumes come and go all the same, as what was received too.
+#[test]
+fn subvolumes_come_and_go_where_the_tree_is_lost() {
+    let device = new_volume();
+    let fs = open(&device, false);
+    let (sub, ino) = subvolume(&fs, "sub");
+    receive(&fs, sub, SENT);
+    snap(&fs, ino, "gone", true).expect("a snapshot");
+    for name in ["by number", "empty"] {
+        subvolume(&fs, name);
+    }
+    fs.destroy().expect("close");
+    assert!(lose_uuid_tree(&device) > 0);
+    let fs = open(&device, false);
+    let (root, top) = (Caller::root(), fs.root());
+    let find = |name: &str| common::find(&fs, top, name).expect("there");
+    fs.delete_subvolume(&root, Delete::Name(top, b"gone")).expect("delete");
+    let (id, _) = fs.subvolume_of(find("by number")).expect("a subvolume");
+    fs.delete_subvolume(&root, Delete::Id(id)).expect("delete");
+    fs.rmdir(&common::CX, top, b"empty").expect("rmdir");
+    subvolume(&fs, "new");
+    for read_only in [false, true] {
+        snap(&fs, find("sub"), &format!("copy {read_only}"), read_only).expect("a snapshot");
+    }
+    assert!(fs.sync_deleted(&[], None).expect("they go"));
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    assert!(clear(&device));
+    open(&device, true).destroy().expect("close");
+    judge(&device);
+}
+
+/// What no commit brought to its end, and is deleted before another one, is listed nowhere.
+#[test]
+fn what_no_commit_made_received_goes_as_such() {
+    let device = new_volume();
+    let fs = open(&device, false);
+    let (sub, _) = subvolume(&fs, "sub");
+    fs.sync().expect("commit");
+    fs.hold_commits().expect("hold");
+    let from = ReceivedFrom { uuid: SENT, stransid: 7, stime: (1, 2) };
+    let told = fs.complete_received(&Caller::root(), sub, &from);
+    assert_eq!(common::errno(told), libc::EBUSY);
+    fs.delete_subvolume(&Caller::root(), Delete::Id(sub)).expect("delete");
+    fs.commit_held().expect("commit");
+    assert!(fs.sync_deleted(&[], None).expect("it goes"));
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    judge(&device);
+}
+
 /// The tree only repeats what root items say.
 #[test]
 fn what_was_received_can_be_written_also_where_the_tree_is_lost() {

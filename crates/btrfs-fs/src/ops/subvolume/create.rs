@@ -1,7 +1,8 @@
 //! A new, empty subvolume.
 
 use super::permission::may_change_names;
-use super::{ParentLink, can_note, note_uuid, put_refs};
+use super::uuids::{Note, notable};
+use super::{ParentLink, put_refs};
 use crate::acl::{self, Inherited};
 use crate::engine::Engine;
 use crate::ino::InodeId;
@@ -140,11 +141,11 @@ pub(crate) fn create(
     engine.subvols.add(tree, uuid);
     engine.reservations.limits.joins(tree, above.iter().map(|group| group.0), None);
     let made = change(&engine.core, |op| {
-        can_note(op, &uuid, kind::UUID_KEY_SUBVOL)?;
+        let notable = notable(op, &[Note::own(uuid, tree, true)])?;
         op.act(TreeAction::Create { id: tree, item: Box::new(item) }, cost::plant(geometry));
         let inode = insert_root(op, place, &prepared)?;
         put_name(op, dir.id, &mut dir_state, name, Key::new(tree.0, kind::ROOT_ITEM, 0))?;
-        note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, true)?;
+        notable.put(op)?;
         groups::put_inherited(op, tree, &above)?;
         Ok(inode)
     });

@@ -1,7 +1,8 @@
 //! A subvolume's name goes, and with it all that is in it.
 
 use super::permission::{may_change_names, may_lose_name, must_own_one};
-use super::{can_note, commit_unknown, delete_refs, in_root_tree, note_uuid};
+use super::uuids::{Note, notable};
+use super::{commit_unknown, delete_refs, in_root_tree};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, number};
@@ -15,8 +16,8 @@ use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::items::RootRef;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
-use btrfs_txn::Defect;
 use btrfs_txn::delta::TreeAction;
+use btrfs_txn::{Defect, Op};
 use inode_index::Ref;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
@@ -176,12 +177,26 @@ fn check_caller(
     must_own_one(caller, dir_state, root_state)
 }
 
-/// UUIDs under which the subvolume is listed: its own, and that of what it was received from.
-fn uuids(engine: &Engine, tree: TreeId, subvolume: &Subvolume) -> [[u8; 16]; 2] {
-    match engine.core.roots().get(tree) {
-        Some(root) => [root.item.uuid, root.item.received_uuid],
-        None => [subvolume.new_uuid, [0; 16]],
+/// That the subvolume is no more listed under its UUID, nor under that of what it was received as: as the last commit
+/// has it, or as it is since, if no commit brought that to its end.
+fn notes(op: &Op<'_>, tree: TreeId, subvolume: &Subvolume) -> [Note; 2] {
+    let layers = &op.view.layers;
+    let (uuid, mut received) = match layers.roots.get(tree) {
+        Some(root) => (root.item.uuid, root.item.received_uuid),
+        None => (subvolume.new_uuid, [0; 16]),
+    };
+    let mut hear = |action: &TreeAction| {
+        if let TreeAction::Received { id, form } = action
+            && *id == tree
+        {
+            received = form.uuid;
+        }
+        false
+    };
+    for delta in layers.sealed.iter().chain([&layers.current]) {
+        delta.trees.any(&mut hear);
     }
+    [Note::own(uuid, tree, false), Note::received(received, tree, false)]
 }
 
 fn remove(
@@ -191,7 +206,6 @@ fn remove(
     (tree, subvolume): (TreeId, &Subvolume),
 ) -> Result<()> {
     let mut dir_state = engine.write(dir)?;
-    let [uuid, received] = uuids(engine, tree, subvolume);
     if engine.core.injection.has(Defect::NamesStay) {
         return Err(Errno::EIO.into());
     }
@@ -200,14 +214,12 @@ fn remove(
         let bytes = op.view.get(TreeId::ROOT, &key).fs()?;
         let bytes = bytes.ok_or(FsError::Posix(Errno::ENOENT))?;
         let index = RootRef::parse(&bytes).fs()?.sequence;
-        can_note(op, &uuid, kind::UUID_KEY_SUBVOL)?;
-        can_note(op, &received, kind::UUID_KEY_RECEIVED_SUBVOL)?;
+        let notable = notable(op, &notes(op, tree, subvolume))?;
         names::remove_entry(op, dir.id, name, index)?;
         delete_refs(op, tree, dir.id.tree);
         let orphans = in_root_tree(ORPHAN_OBJECTID);
         op.put_new(orphans, kind::ORPHAN_ITEM, tree.0, Box::new([]));
-        note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, false)?;
-        note_uuid(op, &received, kind::UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
+        notable.put(op)?;
         touch_dir(op, dir.id, &mut dir_state, -(name.len() as i64));
         op.act(TreeAction::Kill { id: tree }, cost::root_item());
         Ok(())

@@ -17,6 +17,7 @@ mod property;
 mod received;
 mod rename;
 mod snapshot;
+mod uuids;
 
 pub(crate) use create::create;
 pub(crate) use delete::{Deleted, delete, remove_stand_in, rmdir};
@@ -28,12 +29,11 @@ pub(crate) use rename::rename;
 pub(crate) use snapshot::snapshot;
 
 use crate::engine::Engine;
-use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::subvol::Subvolume;
+use btrfs_disk::TreeId;
 use btrfs_disk::items::RootRef;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, TreeId};
 use btrfs_txn::{ObjectId, Op};
 use vfs::{Errno, Result};
 
@@ -64,39 +64,6 @@ fn put_refs(op: &Op<'_>, child: TreeId, at: &ParentLink<'_>) {
 fn delete_refs(op: &Op<'_>, child: TreeId, parent: TreeId) {
     op.delete(in_root_tree(parent.0), kind::ROOT_REF, child.0);
     op.delete(in_root_tree(child.0), kind::ROOT_BACKREF, parent.0);
-}
-
-/// `id` is among those that have a UUID, or no more. Volumes without a UUID tree get one by
-/// the next mount (`uuid_tree.rs`). Of more that were received as the same than an item has room for
-/// the last are left out: nothing here is looked up in the tree.
-fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) -> Result<()> {
-    let Some(key) = noted_at(op, uuid, kind) else { return Ok(()) };
-    let old = op.view.get(TreeId::UUID, &key).fs()?;
-    let ids = old.as_deref().map_or(&[][..], |old| old);
-    let others = ids.chunks_exact(8).filter(|other| **other != id.0.to_le_bytes());
-    let mut ids = others.collect::<Vec<_>>().concat();
-    if there && ids.len() + 8 <= op.core.geometry.max_item_size() {
-        ids.extend_from_slice(&id.0.to_le_bytes());
-    }
-    let at = ObjectId::new(TreeId::UUID, key.objectid);
-    match ids.is_empty() {
-        true => op.delete(at, key.kind, key.offset),
-        false => op.put(at, key.kind, key.offset, ids.into()),
-    }
-    Ok(())
-}
-
-/// Before an operation changes anything: where `uuid` is to be noted can be read. Halfway through, an error
-/// would end the volume.
-fn can_note(op: &Op<'_>, uuid: &[u8; 16], kind: u8) -> Result<()> {
-    let Some(key) = noted_at(op, uuid, kind) else { return Ok(()) };
-    op.view.get(TreeId::UUID, &key).map(drop).fs()
-}
-
-/// `None`: there is nothing to note, or no UUID tree.
-fn noted_at(op: &Op<'_>, uuid: &[u8; 16], kind: u8) -> Option<Key> {
-    let noted = *uuid != [0; 16] && op.view.layers.roots.get(TreeId::UUID).is_some();
-    noted.then(|| Key::of_uuid(uuid, kind))
 }
 
 /// What no commit has yet is committed first: what follows reads root items.

@@ -3,7 +3,8 @@
 use super::info::settle;
 use super::permission::must_own;
 use super::property::{Closed, close_to_writers};
-use super::{can_note, commit_unknown, must_live, note_uuid};
+use super::uuids::{Note, notable};
+use super::{commit_unknown, must_live};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
@@ -12,7 +13,6 @@ use crate::reserve::cost;
 use crate::subvol::{Caller, ReceivedFrom};
 use btrfs_disk::TreeId;
 use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, Timespec};
-use btrfs_disk::key::kind::UUID_KEY_RECEIVED_SUBVOL;
 use btrfs_txn::Op;
 use btrfs_txn::delta::{ActionCost, ReceivedForm, TreeAction};
 use vfs::{Errno, FsError, Result};
@@ -79,30 +79,15 @@ pub(super) fn known_as(engine: &Engine, tree: TreeId) -> Result<ReceivedForm> {
     })
 }
 
-/// It is listed under what it was received as, and no more under what it was `before`. Where the UUID tree is damaged
-/// there its root item alone says so: nobody here looks anything up in the tree.
+/// It is listed under what it was received as, and no more under what it was `before`.
 pub(super) fn become_known(
     op: &Op<'_>,
     tree: TreeId,
     (before, form): (&[u8; 16], ReceivedForm),
     action: ActionCost,
 ) -> Result<()> {
-    let notes = [(before, false), (&form.uuid, true)];
-    let readable = notes.map(|(uuid, _)| match can_note(op, uuid, UUID_KEY_RECEIVED_SUBVOL) {
-        Ok(()) => Ok(true),
-        Err(error @ FsError::Corrupt(_)) => {
-            tracing::warn!(tree = tree.0, %error, "not said in the UUID tree");
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    });
-    // All that can fail comes before the first change.
-    let [old, new] = readable;
-    for ((uuid, there), readable) in notes.into_iter().zip([old?, new?]) {
-        if readable {
-            note_uuid(op, uuid, UUID_KEY_RECEIVED_SUBVOL, tree, there)?;
-        }
-    }
+    let notes = [Note::received(*before, tree, false), Note::received(form.uuid, tree, true)];
+    notable(op, &notes)?.put(op)?;
     op.act(TreeAction::Received { id: tree, form: Box::new(form) }, action);
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use super::create::{check_place, forget, put_name};
 use super::permission::must_own;
-use super::{can_note, commit_unknown, must_live, note_uuid};
+use super::uuids::{Note, notable};
+use super::{commit_unknown, must_live};
 use crate::engine::Engine;
 use crate::ino::{InodeId, number};
 use crate::inode::{Inode, change};
@@ -113,14 +114,11 @@ fn put(
     let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
     let before = (dir_state.item.mtime, dir_state.item.ctime);
     change(&engine.core, |op| {
-        can_note(op, &new.uuid, kind::UUID_KEY_SUBVOL)?;
-        can_note(op, &source.received_uuid, kind::UUID_KEY_RECEIVED_SUBVOL)?;
+        let own = Note::own(new.uuid, new.tree, true);
+        let received = Note::received(source.received_uuid, new.tree, true);
+        let notable = notable(op, &[own, received][..1 + usize::from(new.read_only)])?;
         let index = put_name(op, dir.id, &mut dir_state, name, location(new.tree))?;
-        note_uuid(op, &new.uuid, kind::UUID_KEY_SUBVOL, new.tree, true)?;
-        if new.read_only {
-            let received = kind::UUID_KEY_RECEIVED_SUBVOL;
-            note_uuid(op, &source.received_uuid, received, new.tree, true)?;
-        }
+        notable.put(op)?;
         groups::put_inherited(op, new.tree, at.groups)?;
         let (dir, behind) = (dir.id, dir_state.item.mtime);
         let own = || OwnEntry { dir: dir.objectid, name: name.to_vec(), index, before, behind };

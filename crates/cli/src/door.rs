@@ -241,7 +241,12 @@ impl Door {
         asked.map(drop).map_err(|e| self.told(&format!("subvolume {}", id.0), &e))
     }
 
+    /// What programs have written to mapped files, or with a write-back cache, is in what is read-only
+    /// from now on: it would be refused when the kernel hands it over, and nobody would hear of that.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        if read_only {
+            sys::sync_file_system(&self.file).map_err(|e| self.told_of_itself(&e))?;
+        }
         let flags = if read_only { wire::FLAG_READ_ONLY } else { 0 };
         let asked = self.ask(wire::SUBVOL_SETFLAGS, flags.to_le_bytes().to_vec());
         asked.map(drop).map_err(|e| self.told_of_itself(&e))

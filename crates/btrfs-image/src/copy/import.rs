@@ -1,7 +1,8 @@
 //! From the host into a volume.
 //!
 //! Directories get their attributes after their entries: a default ACL or set-group-ID
-//! bit that is not there yet is not inherited, and times stay as they were.
+//! bit that is not there yet is not inherited, and times stay as they were. A file is there with all
+//! of its content, or not at all.
 
 use super::BUFFER;
 use super::error::{At, CopyError, Result};
@@ -148,18 +149,40 @@ impl<'a> Import<'a> {
             self.teller.made(&path, kind, true);
             return Ok(());
         }
+        // Of what cannot be read there is nothing, as with cp(1).
+        let source = (kind == FileKind::File).then(|| host::open(&path).at(&path, "open"));
+        let source = source.transpose()?;
         let ino = self.make(&path, &meta, kind, parent, name)?.attr.ino;
         self.teller.made(&path, kind, false);
         if kind == FileKind::Dir {
             return self.descend(path, ino, true, meta);
         }
-        let filled = self.fill(&path, &meta, kind, ino);
+        let filled = match source {
+            Some(file) => self.whole(&path, &file, meta.len(), ino, (parent, name)),
+            None => Ok(()),
+        };
+        let filled = filled.and_then(|()| self.attributes(&path, ino, &meta));
         if filled.is_ok() && meta.nlink() > 1 {
             self.links.insert(&meta, ino);
         } else {
             self.fs.forget(ino, 1);
         }
         filled
+    }
+
+    /// All of the content, or the file is gone again.
+    fn whole(
+        &mut self,
+        path: &Path,
+        file: &File,
+        size: u64,
+        ino: Ino,
+        (parent, name): (Ino, &[u8]),
+    ) -> Result<()> {
+        self.content(path, file, size, ino).inspect_err(|_| {
+            // What made it fail is told, and not this.
+            let _ = self.fs.unlink(&Context::default(), parent, name);
+        })
     }
 
     /// Makes another name of something that is there already; false if it is not.
@@ -201,13 +224,6 @@ impl<'a> Import<'a> {
         .at(path, "create")
     }
 
-    fn fill(&mut self, path: &Path, meta: &Metadata, kind: FileKind, ino: Ino) -> Result<()> {
-        if kind == FileKind::File {
-            self.content(path, meta.len(), ino)?;
-        }
-        self.attributes(path, ino, meta)
-    }
-
     fn descend(&mut self, path: PathBuf, ino: Ino, held: bool, meta: Metadata) -> Result<()> {
         let mut left = Vec::new();
         if !self.options.one_file_system || meta.dev() == self.device {
@@ -219,13 +235,12 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    fn content(&mut self, path: &Path, size: u64, ino: Ino) -> Result<()> {
-        let file = host::open(path).at(path, "open")?;
+    fn content(&mut self, path: &Path, file: &File, size: u64, ino: Ino) -> Result<()> {
         let (mut at, mut written) = (0, 0);
         while at < size {
-            let Some(start) = host::seek_data(&file, at).at(path, "seek")? else { break };
-            let end = host::seek_hole(&file, start, size).at(path, "seek")?;
-            written = self.range(path, &file, ino, start, end)?.max(written);
+            let Some(start) = host::seek_data(file, at).at(path, "seek")? else { break };
+            let end = host::seek_hole(file, start, size).at(path, "seek")?;
+            written = self.range(path, file, ino, start, end)?.max(written);
             at = end.max(at + 1);
         }
         if written < size {

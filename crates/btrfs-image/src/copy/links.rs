@@ -111,6 +111,15 @@ impl ExportLinks {
         }
     }
 
+    /// The copy of `ino`, if it was made at `from`, is called `to` by now.
+    pub fn moved(&self, ino: Ino, from: &Path, to: &Path) {
+        if let Some(copied) = self.known.borrow_mut().get_mut(&ino)
+            && copied.path == from
+        {
+            copied.path = to.to_owned();
+        }
+    }
+
     fn forget(&self, ino: Ino) {
         if let Some(copied) = self.known.borrow_mut().remove(&ino) {
             self.copies.borrow_mut().remove(&copied.file);

@@ -13,15 +13,13 @@ use crate::error::{Error, Result, say_error};
 use crate::inside::fill::FileAt;
 use crate::inside::path::{find_through, join};
 use crate::inside::volumes::At;
-use crate::inside::{self, Failures, Node};
+use crate::inside::{self, Draft, Failures, Node};
 use btrfs_image::copy::BUFFER;
 use spinney::Volume;
 use std::collections::HashSet;
 use std::io::Read;
 use tar::EntryType;
-use vfs::{
-    Attr, Context, Entry, Errno, FileKind, FsError, Ino, RenameMode, SetAttr, SetTime, XattrMode,
-};
+use vfs::{Attr, Context, Entry, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
 
 /// Linux has no longer attributes.
 const LONGEST_XATTR: usize = 64 << 10;
@@ -46,6 +44,13 @@ struct MemberPlace<'m> {
     path: Vec<u8>,
     /// What has the name; nothing refers to it any more, so its room is free once it is replaced.
     old: Option<Attr>,
+}
+
+impl MemberPlace<'_> {
+    fn draft<'p>(&'p self, volume: &'p Volume) -> Result<Draft<'p>> {
+        let draft = Draft::new(volume, &self.parent, self.name, self.old.is_some());
+        draft.at(volume, &self.path)
+    }
 }
 
 struct Directory {
@@ -151,10 +156,14 @@ impl<'v> Unpacker<'v> {
         }
         let (attributes, rdev) = (self.attributes_of(member, path)?, self.rdev(member, path)?);
         let parent = place.parent.ino();
-        let node = self.put(place, |name| match kind {
+        let mut draft = place.draft(self.volume)?;
+        let made = draft.make(|name| match kind {
             FileKind::Symlink => fs.symlink(cx, parent, name, &member.link),
             kind => fs.mknod(cx, parent, name, kind, 0o600, rdev),
-        })?;
+        });
+        let node = self.volume.hold(made.at(self.volume, path)?);
+        // Of an archive that ends in the middle of it there is what it has, unless something better is there.
+        draft.is_good();
         if node.is_symlink() {
             self.links.insert(node.ino());
         }
@@ -162,49 +171,20 @@ impl<'v> Unpacker<'v> {
             self.content(member, &node, path, reader)?;
         }
         self.attributes(&attributes, node.ino(), path, true)?;
-        self.set(node.ino(), path, &last(member, node.is_symlink()))
+        self.set(node.ino(), path, &last(member, node.is_symlink()))?;
+        draft.keep().at(self.volume, path)
     }
 
-    /// What `make` makes has the place's name in the end. Where that is taken it is made beside
-    /// it: the old one is still there if it cannot be made.
+    /// What `make` makes has the place's name.
     fn put(
         &self,
         place: &MemberPlace<'_>,
-        make: impl Fn(&[u8]) -> vfs::Result<Entry>,
+        make: impl FnOnce(&[u8]) -> vfs::Result<Entry>,
     ) -> Result<Node> {
-        let (fs, cx, parent) = (self.volume.fs(), &self.cx, place.parent.ino());
-        if place.old.is_none() {
-            return Ok(self.volume.hold(make(place.name).at(self.volume, &place.path)?));
-        }
-        let (node, beside) = self.beside(place, make)?;
-        // No rename replaces a file by a directory.
-        let mode = if node.is_dir() { RenameMode::Exchange } else { RenameMode::Replace };
-        let renamed = fs.rename(cx, parent, &beside, parent, place.name, mode);
-        let cleared = match (&renamed, node.is_dir()) {
-            (Ok(()), false) => Ok(()),
-            (Err(_), true) => fs.rmdir(cx, parent, &beside),
-            (Ok(()), true) | (Err(_), false) => fs.unlink(cx, parent, &beside),
-        };
-        renamed.and(cleared).at(self.volume, &place.path).map(|()| node)
-    }
-
-    /// Makes it under a name that nothing has.
-    fn beside(
-        &self,
-        place: &MemberPlace<'_>,
-        make: impl Fn(&[u8]) -> vfs::Result<Entry>,
-    ) -> Result<(Node, Vec<u8>)> {
-        let mut number = 0u64;
-        loop {
-            let name = format!(".spinney-tar-{}-{number}", std::process::id()).into_bytes();
-            match make(&name) {
-                Err(FsError::Posix(Errno::EEXIST)) => number += 1,
-                made => {
-                    let made = made.at(self.volume, &place.path)?;
-                    return Ok((self.volume.hold(made), name));
-                }
-            }
-        }
+        let mut draft = place.draft(self.volume)?;
+        let node = self.volume.hold(draft.make(make).at(self.volume, &place.path)?);
+        draft.keep().at(self.volume, &place.path)?;
+        Ok(node)
     }
 
     /// `./` of an archive.

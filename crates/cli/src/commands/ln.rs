@@ -6,7 +6,7 @@ use crate::error::{Error, Exit, Result};
 use crate::image::ImagePath;
 use crate::inside::path::{join, split};
 use crate::inside::volumes::At;
-use crate::inside::{self, Node, Scope, Volumes};
+use crate::inside::{self, Draft, Node, Scope, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
 use spinney::Volume;
@@ -135,11 +135,13 @@ fn make(
     maker: Maker<'_>,
 ) -> Result<()> {
     let cx = inside::context();
-    let mut made = maker(&cx, parent, name);
-    if options.force && matches!(made, Err(FsError::Posix(Errno::EEXIST))) {
-        volume.fs().unlink(&cx, parent.ino(), name).at(volume, path)?;
-        made = maker(&cx, parent, name);
+    match maker(&cx, parent, name) {
+        Err(FsError::Posix(Errno::EEXIST)) if options.force => {
+            let mut draft = Draft::new(volume, parent, name, true).at(volume, path)?;
+            let made = draft.make(|name| maker(&cx, parent, name)).at(volume, path)?;
+            drop(volume.hold(made));
+            draft.keep().at(volume, path)
+        }
+        made => made.map(|made| drop(volume.hold(made))).at(volume, path),
     }
-    drop(volume.hold(made.at(volume, path)?));
-    Ok(())
 }

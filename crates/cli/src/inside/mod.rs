@@ -10,7 +10,9 @@ pub mod words;
 
 pub use crate::image::context;
 pub use lost::Losses;
-pub use spinney::tree::{CopyRules, Node, Transfer, TransferEvent, TreeCopy, fill, path, usage};
+pub use spinney::tree::{
+    CopyRules, Draft, Node, Transfer, TransferEvent, TreeCopy, fill, path, usage,
+};
 pub use volumes::{Failures, Scope, Volumes};
 
 use crate::error::{Error, Result, say_error};

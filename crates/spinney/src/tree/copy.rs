@@ -1,8 +1,10 @@
 //! Copies of trees from a volume into the same or another one.
 //!
 //! Directories get their attributes after their entries. What is there already is merged
-//! into (directories) or overwritten (the rest), as `cp` does.
+//! into (directories) or overwritten (the rest), as `cp` does; what cannot be overwritten is replaced, once what
+//! takes its place is there. Of a source that cannot be read nothing new is made.
 
+use super::draft::Draft;
 use super::fill::{self, FileAt, Reflink};
 use super::node::{Listed, Node};
 use super::path::join;
@@ -180,25 +182,50 @@ impl<'v> TreeCopy<'v> {
         if self.rules.preserve && self.link(&node, old.is_some(), parent, name, &to_path)? {
             return Ok(None);
         }
-        let made = match old {
-            Some(old) if self.overwrites(&node, &old) => old,
-            Some(_) => {
-                self.unlink(parent, name, &to_path)?;
-                self.make(&node, &path, parent, name, &to_path)?
+        match old {
+            Some(old) if self.overwrites(&node, &old) => {
+                self.content(&node, &path, &old, &to_path)?;
+                self.rest(&node, &path, old, &to_path)?;
             }
-            None => self.make(&node, &path, parent, name, &to_path)?,
-        };
-        if node.attr.kind == FileKind::File {
-            let from = FileAt::of(self.from, &node, &path);
-            fill::copy(&from, &FileAt::of(self.to, &made, &to_path), self.rules.reflink)?;
+            old => self.put(&node, &path, old.is_some(), (parent, name), &to_path)?,
         }
+        Ok(None)
+    }
+
+    /// Makes it, in the place of what has the name already if `taken`.
+    fn put(
+        &mut self,
+        node: &Node,
+        path: &[u8],
+        taken: bool,
+        (parent, name): (&Node, &[u8]),
+        to_path: &[u8],
+    ) -> Result<()> {
+        let mut draft = Draft::new(self.to, parent, name, taken).at(self.to, to_path)?;
+        let made = draft.make(|name| self.make(node, path, parent, name, to_path))?;
+        self.content(node, path, &made, to_path)?;
+        draft.is_good();
+        self.rest(node, path, made, to_path)?;
+        draft.keep().at(self.to, to_path)
+    }
+
+    fn content(&self, node: &Node, path: &[u8], made: &Node, to_path: &[u8]) -> Result<()> {
+        if node.attr.kind != FileKind::File {
+            return Ok(());
+        }
+        let (from, to) = (FileAt::of(self.from, node, path), FileAt::of(self.to, made, to_path));
+        fill::copy(&from, &to, self.rules.reflink)
+    }
+
+    /// What `made` has beside content; other names of `node` become names of it.
+    fn rest(&mut self, node: &Node, path: &[u8], made: Node, to_path: &[u8]) -> Result<()> {
         if self.rules.preserve {
-            self.attributes(&node, &path, &made, &to_path)?;
+            self.attributes(node, path, &made, to_path)?;
             if node.attr.nlink > 1 {
                 self.links.insert(node.ino(), made);
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     fn overwrites(&self, node: &Node, old: &Node) -> bool {
@@ -304,18 +331,14 @@ impl<'v> TreeCopy<'v> {
         to_path: &[u8],
     ) -> Result<bool> {
         let Some(first) = self.links.get(&node.ino()) else { return Ok(false) };
-        if replace {
-            self.unlink(parent, name, to_path)?;
-        }
-        let linked = self.to.fs().link(&self.cx, first.ino(), parent.ino(), name);
+        let mut draft = Draft::new(self.to, parent, name, replace).at(self.to, to_path)?;
+        let linked =
+            draft.make(|name| self.to.fs().link(&self.cx, first.ino(), parent.ino(), name));
         drop(Node::held(self.to.fs(), linked.at(self.to, to_path)?));
         let set = SetAttr { ctime: Some(node.attr.ctime), ..SetAttr::default() };
         self.set(first, &set, to_path)?;
+        draft.keep().at(self.to, to_path)?;
         Ok(true)
-    }
-
-    fn unlink(&self, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
-        self.to.fs().unlink(&self.cx, parent.ino(), name).at(self.to, path)
     }
 
     fn set(&self, node: &Node, set: &SetAttr, path: &[u8]) -> Result<()> {

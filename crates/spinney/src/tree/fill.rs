@@ -205,17 +205,21 @@ pub fn copy(from: &FileAt<'_>, to: &FileAt<'_>, reflink: Reflink) -> Result<()> 
 
 /// Gives the file `to` what can be read from `from`, a file, pipe or device.
 pub fn from_host(from: &mut File, path: &Path, to: &FileAt<'_>) -> Result<()> {
-    to.set_size(0)?;
     let failed = |e: std::io::Error| Error::host(path, e);
     let mut buffer = vec![0; BUFFER];
-    let (mut at, mut written) = (0, 0);
+    let (mut at, mut written, mut emptied) = (0, 0, false);
     loop {
         let got = match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(got) => got,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(failed(e)),
+            got => got.map_err(failed)?,
         };
+        // What cannot be read at all takes nothing from what is there.
+        if !std::mem::replace(&mut emptied, true) {
+            to.set_size(0)?;
+        }
+        if got == 0 {
+            break;
+        }
         for (number, block) in buffer[..got].chunks(4096).enumerate() {
             // Blocks of zeros become holes.
             if block.iter().any(|b| *b != 0) {

@@ -1,7 +1,7 @@
 //! Working on whole trees, as the `spinney` command does: nodes, walks, copies with rules.
 //!
 //! [`Node`] is a reference to an inode, [`path`] finds nodes, [`walk`], [`remove`] and
-//! [`TreeCopy`] treat trees, [`Transfer`] carries them between a volume and this machine,
+//! [`TreeCopy`] treat trees, [`Draft`] is what takes the place of something when it is whole, [`Transfer`] carries them between a volume and this machine,
 //! [`fill`] carries content, [`usage`] and [`search`] judge what a walk comes by. What paths and
 //! names here are made of are bytes. Trees may be as deep as a volume allows: nothing recurses
 //! by depth of a volume's tree.
@@ -10,6 +10,7 @@
 //! to be told ([`Volume::on_loss`], [`Transfer::on_event`]).
 
 mod copy;
+mod draft;
 pub mod fill;
 mod node;
 pub mod path;
@@ -23,6 +24,7 @@ pub mod walk;
 pub use crate::sys::matches;
 pub use crate::volume::Loss;
 pub use copy::{CopyRules, TreeCopy};
+pub use draft::Draft;
 pub use fill::Reflink;
 pub use node::{Listed, Node};
 pub use transfer::{Transfer, TransferEvent};

@@ -3,9 +3,11 @@
 //!
 //! Where nothing is in the way whole trees go over at once; a merge goes name by name. Hard
 //! links are kept through all that one `Transfer` copies: files with several names are not
-//! written over but replaced, so that no name gets the content of another.
+//! written over but replaced, so that no name gets the content of another; what is replaced goes when
+//! what comes in its place is there.
 
 use super::copy::CopyRules;
+use super::draft::Draft;
 use super::fill::{self, FileAt};
 use super::node::Node;
 use super::path::join;
@@ -21,9 +23,9 @@ use btrfs_image::{
 };
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use vfs::{Context, FileKind, SetAttr, SetTime, Timestamp};
 
@@ -171,9 +173,13 @@ impl<'v> Transfer<'v> {
         Error::copy(self.volume.name(), error)
     }
 
-    /// Of what was to be `path`'s copy: the volume's side is named by it.
-    fn failed_out(&self, error: CopyError, path: &[u8]) -> Error {
+    /// Of what was to be `path`'s copy: the volume's side is named by it, the host's by the name that was
+    /// to be.
+    fn failed_out(&self, error: CopyError, path: &[u8], (made, host): (&Path, &Path)) -> Error {
         match error {
+            CopyError::Host { path, action, source } if path == made => {
+                self.said(CopyError::Host { path: host.to_owned(), action, source })
+            }
             CopyError::Volume { source, .. } => {
                 let name = format!("{}:{}", self.volume.name().display(), path.escape_ascii());
                 Error::volume_said(name, self.volume.name(), source)
@@ -205,11 +211,10 @@ impl<'v> Transfer<'v> {
             (false, false) if self.rules.no_clobber => Ok(()),
             (false, false) if self.fills(&meta, &old) => self.import_over(host, &meta, &old, path),
             (false, false) => {
-                self.volume
-                    .fs()
-                    .unlink(&Context::default(), parent.ino(), name)
-                    .at(self.volume, path)?;
-                self.import_new(host, &meta, parent, name, path)
+                let draft = Draft::new(self.volume, parent, name, true);
+                let mut draft = draft.at(self.volume, path)?;
+                draft.make(|name| self.import_new(host, &meta, parent, name, path))?;
+                draft.keep().at(self.volume, path)
             }
             (true, false) => Err(self.in_the_way(path, "is no directory")),
             (false, true) => Err(self.in_the_way(path, "is a directory")),
@@ -285,13 +290,20 @@ impl<'v> Transfer<'v> {
         path: &[u8],
     ) -> Result<()> {
         let fs = self.volume.fs();
-        let made = fs.mknod(self.volume.context(), parent.ino(), name, FileKind::File, 0o666, 0);
+        let mut draft = Draft::new(self.volume, parent, name, false).at(self.volume, path)?;
+        let made = draft.make(|name| {
+            fs.mknod(self.volume.context(), parent.ino(), name, FileKind::File, 0o666, 0)
+        });
         let node = Node::held(fs, made.at(self.volume, path)?);
-        fill::from_host(file, host, &FileAt::of(self.volume, &node, path))
+        fill::from_host(file, host, &FileAt::of(self.volume, &node, path))?;
+        draft.keep().at(self.volume, path)
     }
 
     fn import_over(&self, host: &Path, meta: &fs::Metadata, old: &Node, path: &[u8]) -> Result<()> {
-        let mut file = File::open(host).map_err(|e| Error::host(host, e))?;
+        // What it was when it was looked at: with -r no link is followed, and one may have come meanwhile.
+        let flags = if self.rules.recursive { libc::O_NOFOLLOW | libc::O_NONBLOCK } else { 0 };
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(host);
+        let mut file = file.map_err(|e| Error::host(host, e))?;
         fill::from_host(&mut file, host, &FileAt::of(self.volume, old, path))?;
         // What was read from a pipe has no attributes to speak of.
         match self.rules.preserve && meta.is_file() {
@@ -379,7 +391,7 @@ impl<'v> Transfer<'v> {
             true => target::on_host(host, &self.own_links)?,
             false => host.symlink_metadata().ok(),
         };
-        let Some(old) = old else { return self.export_new(node, path, host) };
+        let Some(old) = old else { return self.export_new(node, path, host, host) };
         match (node.is_dir(), old.is_dir()) {
             (true, true) => self.export_below(node, path, host),
             (false, false) if self.rules.no_clobber => Ok(()),
@@ -389,9 +401,7 @@ impl<'v> Transfer<'v> {
             }
             (false, false) => {
                 claim_name(host)?;
-                fs::remove_file(host).map_err(|e| Error::host(host, e))?;
-                self.export_links.removed(host, &old);
-                self.export_new(node, path, host)
+                self.export_instead(node, path, host)
             }
             (true, false) => Err(Error::refused(host.display(), "is no directory")),
             (false, true) => Err(Error::refused(host.display(), "is a directory")),
@@ -412,12 +422,31 @@ impl<'v> Transfer<'v> {
             && (node.attr.nlink > 1 || old.nlink() > 1 || self.export_links.is_copy(old))
     }
 
-    fn export_new(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
+    /// At `at`; in messages it is called `host`.
+    fn export_new(&self, node: &Node, path: &[u8], at: &Path, host: &Path) -> Result<()> {
         let fs = self.volume.fs();
-        let copied =
-            self.out_of((path, host), |options| export_tree(&**fs, node.ino(), host, options));
-        copied.map_err(|e| self.failed_out(e, path))?;
-        if self.rules.preserve { Ok(()) } else { make_new_on_host(host, self.volume.context()) }
+        let copied = self.out_of((path, at), |options| export_tree(&**fs, node.ino(), at, options));
+        copied.map_err(|e| self.failed_out(e, path, (at, host)))?;
+        if self.rules.preserve { Ok(()) } else { make_new_on_host(at, self.volume.context()) }
+    }
+
+    /// In the place of what is there, which stays until the copy is whole.
+    fn export_instead(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
+        let failed = |e: std::io::Error| Error::host(host, e);
+        let beside = beside(host).map_err(failed)?;
+        let put = self.export_new(node, path, &beside, host).and_then(|()| {
+            let old = host.symlink_metadata().map_err(failed)?;
+            let made = beside.symlink_metadata().map_err(failed)?;
+            // Between two names of one file a rename does nothing.
+            if (old.dev(), old.ino()) == (made.dev(), made.ino()) {
+                return fs::remove_file(&beside).map_err(failed);
+            }
+            fs::rename(&beside, host).map_err(failed)?;
+            self.export_links.removed(host, &old);
+            self.export_links.moved(node.ino(), &beside, host);
+            Ok(())
+        });
+        put.inspect_err(|_| _ = fs::remove_file(&beside))
     }
 
     fn export_over(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
@@ -456,7 +485,7 @@ impl<'v> Transfer<'v> {
         if self.rules.preserve
             && names.iter().all(|listed| taken.binary_search(&listed.name).is_err())
         {
-            return self.export_new(node, path, host);
+            return self.export_new(node, path, host, host);
         }
         if let Some(why) = missing {
             self.volume.lost(path, None, why)?;
@@ -478,6 +507,19 @@ impl<'v> Transfer<'v> {
             self.go_on(copied)?;
         }
         if self.rules.preserve { self.export_attributes(node, host, None) } else { Ok(()) }
+    }
+}
+
+/// A name that nothing has, in the same directory.
+fn beside(host: &Path) -> std::io::Result<PathBuf> {
+    let mut number = 0u64;
+    loop {
+        let path = host.with_file_name(format!(".spinney-{}-{number}", std::process::id()));
+        match path.symlink_metadata() {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(path),
+            Ok(_) => number += 1,
+            Err(e) => return Err(e),
+        }
     }
 }
 

@@ -1,0 +1,114 @@
+//! Something new in a directory of a volume, until it is whole: if it does not become so it goes again, and
+//! what had its name stays.
+//!
+//! Invariant: a name that something has already is given to the new thing by a rename, in one step; until
+//! then that is made beside it, under a name that nothing has. It does not know what is made.
+
+use super::node::Node;
+use crate::volume::Volume;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vfs::{Context, RenameMode, Result};
+
+/// What is made and may still go wrong. Dropped before [`keep`](Draft::keep) it is gone.
+#[must_use = "who drops it takes away what was made"]
+pub struct Draft<'a> {
+    volume: &'a Volume,
+    parent: &'a Node,
+    /// The name that it is to have.
+    name: &'a [u8],
+    /// The name that it has meanwhile, where the other one is taken.
+    beside: Option<Vec<u8>>,
+    /// What has the name now is ours, and nobody is to keep it.
+    at_stake: bool,
+}
+
+impl<'a> Draft<'a> {
+    /// To be `name` in `parent`, which something else has already if `taken`.
+    pub fn new(
+        volume: &'a Volume,
+        parent: &'a Node,
+        name: &'a [u8],
+        taken: bool,
+    ) -> Result<Draft<'a>> {
+        let beside = if taken { Some(free_name(parent)?) } else { None };
+        // Nobody else makes anything by such a name.
+        Ok(Draft { volume, parent, name, at_stake: beside.is_some(), beside })
+    }
+
+    /// Makes it, under the name that it is given.
+    pub fn make<T, E>(
+        &mut self,
+        make: impl FnOnce(&[u8]) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let made = make(self.beside.as_deref().unwrap_or(self.name))?;
+        self.at_stake = true;
+        Ok(made)
+    }
+
+    /// What is lacking from here on is no reason for it to go, unless something else would go for it.
+    pub fn is_good(&mut self) {
+        self.at_stake = self.beside.is_some();
+    }
+
+    /// It stays, and has its name.
+    pub fn keep(mut self) -> Result<()> {
+        let Some(beside) = self.beside.take() else {
+            self.at_stake = false;
+            return Ok(());
+        };
+        let made = self.parent.child(&beside);
+        let put = made.and_then(|made| self.put(&made, &beside));
+        if put.is_err() {
+            self.beside = Some(beside);
+        } else {
+            self.at_stake = false;
+        }
+        put
+    }
+
+    fn put(&self, made: &Node, beside: &[u8]) -> Result<()> {
+        let (fs, cx, parent) = (self.volume.fs(), Context::default(), self.parent.ino());
+        let old = self.parent.child_if_any(self.name)?;
+        // Between two names of one file a rename does nothing.
+        if old.as_ref().is_some_and(|old| old.ino() == made.ino()) {
+            return fs.unlink(&cx, parent, beside);
+        }
+        // No rename replaces a file by a directory.
+        if made.is_dir() && old.is_some_and(|old| !old.is_dir()) {
+            fs.rename(&cx, parent, beside, parent, self.name, RenameMode::Exchange)?;
+            return fs.unlink(&cx, parent, beside);
+        }
+        fs.rename(&cx, parent, beside, parent, self.name, RenameMode::Replace)
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if !self.at_stake {
+            return;
+        }
+        let (fs, cx, parent) = (self.volume.fs(), Context::default(), self.parent.ino());
+        let name = self.beside.as_deref().unwrap_or(self.name);
+        let gone = match self.parent.child_if_any(name) {
+            Ok(None) => Ok(()),
+            Ok(Some(made)) if made.is_dir() => fs.rmdir(&cx, parent, name),
+            _ => fs.unlink(&cx, parent, name),
+        };
+        if let Err(error) = gone {
+            let name = name.escape_ascii();
+            tracing::warn!("{}: {name} is left over: {error}", self.volume.name().display());
+        }
+    }
+}
+
+/// One that nothing in this directory has, and that no other thread is given.
+fn free_name(parent: &Node) -> Result<Vec<u8>> {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".spinney-{}-{number}", std::process::id()).into_bytes();
+        if parent.child_if_any(&name)?.is_none() {
+            return Ok(name);
+        }
+    }
+}

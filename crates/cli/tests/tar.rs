@@ -557,3 +557,33 @@ fn an_archive_stays_as_it_is_for_a_mistyped_name() {
     failing(&["tar", "-c", "-f", &new_word, &mistyped, &d]);
     assert!(fs::read(&new).unwrap() == before);
 }
+
+/// Older tars tell a link the size of its file, and write nothing of it.
+#[test]
+fn links_that_tell_a_size_swallow_nothing() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-links");
+    let archive = image.dir.join("old.tar").display().to_string();
+    let script = "if 1:
+        import tarfile, sys
+        out = open(sys.argv[1], 'wb')
+        def put(name, kind, size, content=b'', link='', pax={}):
+            it = tarfile.TarInfo(name)
+            it.type, it.size, it.linkname, it.pax_headers = kind, size, link, pax
+            out.write(it.tobuf(tarfile.PAX_FORMAT if pax else tarfile.USTAR_FORMAT))
+            out.write(content + bytes(-len(content) % 512))
+        put('one', tarfile.REGTYPE, 1500, b'1' * 1500)
+        put('hard', tarfile.LNKTYPE, 1500, link='one')
+        put('soft', tarfile.SYMTYPE, 700, link='one')
+        put('dir', tarfile.DIRTYPE, 4096)
+        put('pipe', tarfile.FIFOTYPE, 3)
+        put('told', tarfile.LNKTYPE, 1500, b'1' * 1500, 'one', {'size': '1500'})
+        put('last', tarfile.REGTYPE, 5, b'last!')
+        out.write(bytes(1024))";
+    run(&format!("python3 -c \"{script}\" {archive}"));
+    fine(&["tar", "-x", "-f", &archive, &image.at("/")]);
+    assert_eq!(fine(&["ls", &image.at("/")]), "dir\nhard\nlast\none\npipe\nsoft\ntold\n");
+    assert_eq!(fine(&["cat", &image.at("/last")]), "last!");
+    assert_eq!(fine(&["cat", &image.at("/told")]), "1".repeat(1500));
+    assert_clean(&image.path);
+}

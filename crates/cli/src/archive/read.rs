@@ -50,7 +50,11 @@ impl<R: Read> Reader<R> {
                 kind,
                 EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink
             );
-            let size = if special { own } else { pax::number(&records, "size").unwrap_or(own) };
+            let size = match pax::number(&records, "size").filter(|_| !special) {
+                Some(told) => told,
+                None if has_no_content(kind) => 0,
+                None => own,
+            };
             (self.left, self.pad) = (size, padding_of(size)?);
             match kind {
                 EntryType::XHeader => {
@@ -243,6 +247,13 @@ impl<R: Read> Reader<R> {
             false => no_archive(),
         })
     }
+}
+
+/// Whatever its header says of a size: older tars tell that of a link's file, and nothing of it follows. Where it
+/// does a pax header says so.
+fn has_no_content(kind: EntryType) -> bool {
+    use EntryType::{Block, Char, Directory, Fifo, Link, Symlink};
+    matches!(kind, Link | Symlink | Char | Block | Directory | Fifo)
 }
 
 fn no_archive() -> Error {

@@ -19,23 +19,32 @@ const PROFILES: [(&str, u64); 9] = [
     ("raid10", RAID10),
 ];
 
-pub fn parse(text: &str) -> Result<BalanceFilter> {
-    let mut filter = BalanceFilter::default();
+/// Adds what `text` says to what was said before of the same chunks.
+pub fn add(filter: &mut BalanceFilter, text: &str) -> Result<()> {
     for word in text.split(',').filter(|word| !word.is_empty()) {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
-        one(&mut filter, name, value)?;
+        one(filter, name, value)?;
+    }
+    Ok(())
+}
+
+/// Refuses what makes no sense without something else, once all is said.
+pub fn check(filter: &BalanceFilter) -> Result<()> {
+    if filter.has(f::DRANGE) && !filter.has(f::DEVID) {
+        return Err(Error::usage("drange filter must be used with devid filter"));
     }
     if filter.has(f::SOFT) && !filter.has(f::CONVERT) {
         return Err(Error::usage("'soft' option can be used only when converting profiles"));
     }
-    Ok(filter)
+    Ok(())
 }
 
 fn one(filter: &mut BalanceFilter, name: &str, value: &str) -> Result<()> {
     match name {
         "profiles" => {
-            filter.profiles =
-                value.split('|').try_fold(0, |all, name| Ok::<_, Error>(all | profile(name)?))?;
+            for name in value.split('|') {
+                filter.profiles |= profile(name)?;
+            }
             filter.flags |= f::PROFILES;
         }
         "usage" => usage(filter, value)?,
@@ -47,11 +56,11 @@ fn one(filter: &mut BalanceFilter, name: &str, value: &str) -> Result<()> {
         }
         "limit" if value.contains("..") => {
             filter.limit = halves(value)?;
-            filter.flags |= f::LIMIT_RANGE;
+            instead(filter, f::LIMIT, f::LIMIT_RANGE);
         }
         "limit" => {
             filter.limit = number(value)?;
-            filter.flags |= f::LIMIT;
+            instead(filter, f::LIMIT_RANGE, f::LIMIT);
         }
         "stripes" => {
             let both = halves(value)?;
@@ -68,6 +77,11 @@ fn one(filter: &mut BalanceFilter, name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
+/// A number and a range are kept in the same place: the last one counts.
+fn instead(filter: &mut BalanceFilter, before: u64, now: u64) {
+    filter.flags = filter.flags & !before | now;
+}
+
 fn addresses(filter: &mut BalanceFilter, which: u64, (from, to): (u64, u64)) {
     match which {
         f::DRANGE => (filter.pstart, filter.pend) = (from, to),
@@ -80,11 +94,11 @@ fn usage(filter: &mut BalanceFilter, value: &str) -> Result<()> {
     let wrong = || Error::usage(format!("invalid usage argument: {value}"));
     if value.contains("..") {
         filter.usage = halves(value)?;
-        filter.flags |= f::USAGE_RANGE;
+        instead(filter, f::USAGE, f::USAGE_RANGE);
         return if filter.usage >> 32 > 100 { Err(wrong()) } else { Ok(()) };
     }
     filter.usage = number(value)?;
-    filter.flags |= f::USAGE;
+    instead(filter, f::USAGE_RANGE, f::USAGE);
     if filter.usage > 100 { Err(wrong()) } else { Ok(()) }
 }
 
@@ -120,6 +134,33 @@ fn halves(text: &str) -> Result<u64> {
 mod tests {
     use super::*;
     use crate::error::Exit;
+
+    fn parse(text: &str) -> Result<BalanceFilter> {
+        parse_all(&[text])
+    }
+
+    /// Of an option that is given several times.
+    fn parse_all(texts: &[&str]) -> Result<BalanceFilter> {
+        let mut filter = BalanceFilter::default();
+        texts.iter().try_for_each(|text| add(&mut filter, text))?;
+        check(&filter).map(|()| filter)
+    }
+
+    #[test]
+    fn what_is_said_in_several_options_holds_together() {
+        let filter = parse_all(&["usage=5", "limit=2"]).unwrap();
+        assert_eq!((filter.usage, filter.limit, filter.flags), (5, 2, f::USAGE | f::LIMIT));
+        let filter = parse_all(&["convert=single", "soft"]).unwrap();
+        assert_eq!((filter.target, filter.flags), (f::SINGLE, f::CONVERT | f::SOFT));
+        let filter = parse_all(&["profiles=single", "profiles=dup"]).unwrap();
+        assert_eq!(filter.profiles, f::SINGLE | DUP);
+        // One place has the number or the range.
+        let filter = parse_all(&["usage=1..9,limit=3", "usage=7", "limit=1..4"]).unwrap();
+        assert_eq!((filter.usage, filter.limit), (7, 1 | 4 << 32));
+        assert_eq!(filter.flags, f::USAGE | f::LIMIT_RANGE);
+        assert!(parse_all(&["drange=1M..2M"]).is_err());
+        assert!(parse_all(&["drange=1M..2M", "devid=1"]).is_ok());
+    }
 
     #[test]
     fn words_become_filters() {

@@ -41,7 +41,7 @@ Options
     -v, --verbose     tell the filters, and what was moved
     -q, --quiet       errors alone
 
-Filters, with commas between them
+Filters, with commas between them, or in several options of the same kind
     usage=N, usage=A..B       chunks that are filled to less than N percent
     limit=N, limit=A..B       so many at most
     vrange=A..B, drange=A..B  in a range of logical addresses, of the device (with devid)
@@ -120,10 +120,13 @@ fn words(mut args: Args) -> Result<Words> {
         }
         let Some(kind) = kind else { continue };
         let text = args.optional_value().map_or(Ok(String::new()), args::text)?;
-        let filter = filters::parse(&text)?;
         words.item.flags |= kind;
-        words.item.filters_mut().into_iter().filter(|f| f.0 == kind).for_each(|f| *f.1 = filter);
+        let mut all = words.item.filters_mut().into_iter();
+        if let Some((_, filter)) = all.find(|(of, _)| *of == kind) {
+            filters::add(filter, &text)?;
+        }
     }
+    words.item.filters().into_iter().try_for_each(|(_, filter)| filters::check(filter))?;
     Ok(words)
 }
 

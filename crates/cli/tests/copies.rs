@@ -370,6 +370,21 @@ fn new_volumes_are_filled_from_a_directory() {
     let found = of_image(&image);
     assert_same(&found, &expected, &Rules { dir_size: false, blocks: false, ..rules() });
     assert_eq!(fine(&["cat", &at(&image, "/sub/link")]), "1");
+    // The top is that of the directory, where nothing else is asked for; and that is what is told.
+    let owner = |told: &[u8]| {
+        let told = common::text(told);
+        let line = told.lines().find(|line| line.starts_with("owner")).unwrap();
+        line.split_whitespace().last().unwrap().to_owned()
+    };
+    let top = || common::json(&fine(&["stat", "--json", &at(&image, "/")]))[0].clone();
+    let theirs = fs::metadata(&tree).unwrap();
+    assert_eq!(owner(&made.stdout), format!("{}:{}", theirs.uid(), theirs.gid()));
+    let words = ["mkfs", "-f", "--rootdir", &from, "--owner", "5:6", "--mode", "2751", &word];
+    let made = common::spinney(&words);
+    assert_eq!(owner(&made.stdout), "5:6");
+    assert_eq!((top()["uid"].as_u64(), top()["gid"].as_u64()), (Some(5), Some(6)));
+    assert_eq!(top()["mode"], "2751");
+    assert_clean(&image);
     // A directory that does not fit leaves no image behind.
     let big = host.join("big");
     fs::write(tree.join("big"), vec![1; 200 << 20]).unwrap();

@@ -18,10 +18,13 @@ use btrfs_disk::ChecksumType;
 use btrfs_fs::Compress;
 use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile, Quotas};
 use held::Held;
+use spinney::Volume;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vfs::SetAttr;
 
 pub const COMMAND: Command = Command {
     name: "mkfs",
@@ -49,8 +52,8 @@ Options
     -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -r DIR/.` does
         --compress HOW     compress what is copied: zlib, lzo or zstd, with :LEVEL behind
                            (zlib:1 to zlib:9, zstd:-15 to zstd:15, or the nearest of these)
-        --owner UID:GID    owner of the top directory; default: whoever runs this
-        --mode MODE        permissions of the top directory in octal; default 755
+        --owner UID:GID    owner of the top directory; default: DIR's, or whoever runs this
+        --mode MODE        permissions of the top directory in octal; default: DIR's, or 755
     -K, --nodiscard        do not tell the device that its old contents are gone
     -f, --force            overwrite what is there: file systems, swap, partition tables and
                            parts of volumes (LVM, RAID, LUKS, ZFS, ...) are refused
@@ -78,6 +81,9 @@ struct Wanted {
     image: OsString,
     size: Option<u64>,
     root: Option<PathBuf>,
+    /// What --owner and --mode say; else what `options` has, or the top of --rootdir.
+    owner: Option<(u32, u32)>,
+    mode: Option<u16>,
     compress: Option<Compress>,
     force: bool,
     json: bool,
@@ -125,17 +131,31 @@ fn complete(path: &Path, wanted: &Wanted, device: Arc<dyn BlockDevice>) -> Resul
     let Some(root) = &wanted.root else { return make(&*device) };
     let held = Arc::new(Held::new(device));
     let report = make(&*held)?;
-    fill(held.clone(), root, wanted.compress)?;
+    fill(held.clone(), root, wanted)?;
     held.release().map_err(|e| Error::io(path, &e))?;
     Ok(report)
 }
 
-fn fill(device: Arc<dyn BlockDevice>, root: &Path, compress: Option<Compress>) -> Result<()> {
-    let volume = image::open_made(device, compress)?;
-    let top = volume.root().at(&volume, b"/")?;
-    let copied = inside::transfer(&volume, CopyRules::SAME).import_into(root, &top, b"/");
-    drop(top);
-    copied.and(volume.close()).map_err(Error::from)
+fn fill(device: Arc<dyn BlockDevice>, root: &Path, wanted: &Wanted) -> Result<()> {
+    let volume = image::open_made(device, wanted.compress)?;
+    let copied = copy(&volume, root, wanted);
+    copied.and(volume.close().map_err(Error::from))
+}
+
+/// The top is that of `root`, where nothing else is asked for.
+fn copy(volume: &Volume, root: &Path, wanted: &Wanted) -> Result<()> {
+    let top = volume.root().at(volume, b"/")?;
+    inside::transfer(volume, CopyRules::SAME).import_into(root, &top, b"/")?;
+    let (uid, gid) = wanted.owner.unzip();
+    // By itself: who changes the owner may drop set-ID bits.
+    for set in [
+        SetAttr { uid, gid, ..SetAttr::default() },
+        SetAttr { perm: wanted.mode, ..SetAttr::default() },
+    ] {
+        let cx = inside::context();
+        volume.fs().setattr(&cx, top.ino(), &set).at(volume, b"/")?;
+    }
+    Ok(())
 }
 
 /// What is made where nothing else is asked for.
@@ -155,9 +175,7 @@ fn parse(mut args: Args) -> Result<Wanted> {
         let options = &mut wanted.options;
         match arg {
             Arg::Short('s') | Arg::Long("size") => wanted.size = Some(args.size()?),
-            Arg::Short('L') | Arg::Long("label") => {
-                options.label = args.value()?.into_encoded_bytes()
-            }
+            Arg::Short('L') | Arg::Long("label") => options.label = bytes(args.value()?),
             Arg::Short('U') | Arg::Long("uuid") => options.uuid = Some(parse_uuid(&args.text()?)?),
             Arg::Long("csum") => options.csum = parse_csum(&args.text()?)?,
             Arg::Short('n') | Arg::Long("nodesize") => {
@@ -170,10 +188,8 @@ fn parse(mut args: Args) -> Result<Wanted> {
             Arg::Short('O') | Arg::Long("features") => parse_features(options, &args.text()?)?,
             Arg::Short('r') | Arg::Long("rootdir") => wanted.root = Some(args.path()?),
             Arg::Long("compress") => wanted.compress = Some(compress(&args.text()?)?),
-            Arg::Long("owner") => {
-                (options.root_uid, options.root_gid) = parse_owner(&args.text()?)?;
-            }
-            Arg::Long("mode") => options.root_perm = parse_mode(&args.text()?)?,
+            Arg::Long("owner") => wanted.owner = Some(parse_owner(&args.text()?)?),
+            Arg::Long("mode") => wanted.mode = Some(parse_mode(&args.text()?)?),
             Arg::Short('K') | Arg::Long("nodiscard") => options.discard = false,
             Arg::Short('f') | Arg::Long("force") => wanted.force = true,
             Arg::Short('q') | Arg::Long("quiet") => wanted.quiet = true,
@@ -183,7 +199,15 @@ fn parse(mut args: Args) -> Result<Wanted> {
         }
     }
     wanted.image = one(operands, "an image")?;
+    let options = &mut wanted.options;
+    (options.root_uid, options.root_gid) =
+        wanted.owner.unwrap_or((options.root_uid, options.root_gid));
+    options.root_perm = wanted.mode.unwrap_or(options.root_perm);
     Ok(wanted)
+}
+
+fn bytes(word: OsString) -> Vec<u8> {
+    word.into_encoded_bytes()
 }
 
 fn compress(how: &str) -> Result<Compress> {
@@ -338,7 +362,15 @@ fn explain(path: &Path, error: &MkfsError) -> Error {
     }
 }
 
+/// Of the top directory.
+fn owner_of(wanted: &Wanted) -> (u32, u32) {
+    let root = wanted.root.as_ref().and_then(|root| root.metadata().ok());
+    let theirs = root.map(|meta| (meta.uid(), meta.gid()));
+    wanted.owner.or(theirs).unwrap_or((wanted.options.root_uid, wanted.options.root_gid))
+}
+
 fn as_text(out: &mut Out, path: &Path, wanted: &Wanted, report: &MkfsReport) -> Result<()> {
+    let owner = owner_of(wanted);
     let label = String::from_utf8_lossy(&wanted.options.label).into_owned();
     let lines = [
         ("image", path.display().to_string()),
@@ -347,7 +379,7 @@ fn as_text(out: &mut Out, path: &Path, wanted: &Wanted, report: &MkfsReport) -> 
         ("size", human(report.total_bytes)),
         ("node size", report.node_size.to_string()),
         ("checksums", wanted.options.csum.name().into()),
-        ("owner", format!("{}:{}", wanted.options.root_uid, wanted.options.root_gid)),
+        ("owner", format!("{}:{}", owner.0, owner.1)),
     ];
     for (name, value) in lines {
         out.line(format!("{name:<12} {value}"))?;

@@ -213,3 +213,15 @@ fn groups_of_a_subvolume_are_shown_with_it() {
     kernels.unmount().expect("unmount");
     mount.umount();
 }
+
+/// LXD and Incus read `btrfs-progs v%s`, snapper and libstorage-ng look for `btrfs-progs v([0-9]+)\\.([0-9]+)`.
+#[test]
+fn the_version_is_told_as_programs_look_for_it() {
+    for words in [["btrfs", "version"], ["btrfs", "--version"]] {
+        let told = fine(&words);
+        let (first, second) = told.split_once('\n').unwrap();
+        let (major, minor) = first.strip_prefix("btrfs-progs v").unwrap().split_once('.').unwrap();
+        assert!(major == "6" && minor.parse::<u32>().is_ok(), "{told}");
+        assert_eq!(second, fine(&["version"]));
+    }
+}

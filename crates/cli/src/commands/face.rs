@@ -122,7 +122,7 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
     };
     match first.as_str() {
         "help" | "--help" | "-h" => return help::overview(),
-        "version" | "--version" | "-V" => return version::print(),
+        "version" | "--version" | "-V" => return version::print_as_btrfs(),
         _ => {}
     }
     if words.get(1).is_some_and(|word| word == "--help" || word == "-h")

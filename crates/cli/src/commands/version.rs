@@ -46,6 +46,19 @@ fn print_json() -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// The btrfs-progs whose words and JSON `btrfs` has (of text that older ones print, too, it has theirs).
+const PROGS: &str = "6.14";
+
+/// As `btrfs version`: programs that ask which btrfs-progs is there (LXD and Incus, snapper, libstorage-ng) read
+/// the first line, in exactly this form.
+pub fn print_as_btrfs() -> Result<Exit> {
+    let mut out = Out::new();
+    out.line(format!("btrfs-progs v{PROGS}"))?;
+    out.line(concat!("spinney ", env!("CARGO_PKG_VERSION")))?;
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
 pub fn print() -> Result<Exit> {
     let mut out = Out::new();
     out.line(concat!("spinney ", env!("CARGO_PKG_VERSION")))?;

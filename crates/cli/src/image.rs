@@ -19,7 +19,7 @@ use std::sync::Arc;
 use vfs::{Context, Errno, FsError};
 
 pub use crate::partitions::{Part, Place, is_image, named};
-pub use kernel::{is_part_of_source, is_source, written_by_kernel};
+pub use kernel::{is_part_of_source, is_source, point_of, written_by_kernel};
 pub use spinney::{Access, Medium, is_block_device as is_block};
 
 /// Bytes of memory for nodes, of which a command may see all.

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -55,6 +55,13 @@ pub fn id_of(file: &fs::File) -> io::Result<u64> {
     let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.ok_or_else(|| ErrorKind::InvalidData.into())
+}
+
+/// The top of that mount, and of none that covers it or a directory above by now.
+pub fn reach(entry: &MountEntry) -> Option<fs::File> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY;
+    let top = fs::OpenOptions::new().read(true).custom_flags(flags).open(&entry.point).ok()?;
+    (id_of(&top).ok()? == entry.id).then_some(top)
 }
 
 /// All mounts of all file systems that this process sees.

@@ -142,6 +142,14 @@ fn reads_of_damaged_content_are_counted_and_set_to_zero() {
     assert!(!read(&mount.word()).status.success());
     let more = as_we_tell(&mount.word());
     assert!(more[3] >= told[3] + 2, "{told:?} {more:?}");
+    // By its image or device as by its point: not what the last commit has.
+    let (_, device) = common::mount::mounted(&mount.point).expect("a mount");
+    for word in [image.word(), device] {
+        assert!(!read(&mount.word()).status.success());
+        let told = as_we_tell(&word);
+        assert!(told[3] > more[3] && told == as_we_tell(&mount.word()), "{word}: {told:?}");
+    }
+    let more = as_we_tell(&mount.word());
     mount.umount();
     let kernels = KernelMount::new(&image.path, "noatime").expect("mount");
     let top = kernels.path().display().to_string();

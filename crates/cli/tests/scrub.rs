@@ -389,3 +389,25 @@ fn an_ordinary_user_has_a_place_of_his_own() {
     assert_none_of_roots(&image);
     assert_clean(&image.path);
 }
+
+/// As with `btrfs scrub`, which takes a device for the place where it is mounted.
+#[test]
+fn an_image_or_device_that_is_mounted_is_its_mount() {
+    if !ready("scrub-device") {
+        return;
+    }
+    let image = made("scrub-device");
+    let mount = Mount::new(&image, "");
+    let (_, device) = common::mount::mounted(&mount.point).expect("a mount");
+    for word in [image.word(), device] {
+        fine(&["scrub", "start", "-B", &word]);
+        let told = |word: &str| fine(&["scrub", "status", "-R", word]);
+        assert!(told(&word) == told(&mount.word()) && told(&word).contains("finished"), "{word}");
+        let told = fine(&["scrub", "start", &word]);
+        assert!(told.contains(&format!("scrub started on {}", mount.word())), "{told}");
+        eventually("finished", || fine(&["scrub", "status", &word]).contains("finished"));
+        assert_eq!(common::failing(&["scrub", "cancel", &word]).0, 2);
+    }
+    mount.umount();
+    assert_eq!(common::failing(&["scrub", "status", &image.word()]).0, 1);
+}

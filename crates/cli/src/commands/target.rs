@@ -27,6 +27,11 @@ pub fn image_of(word: &OsStr) -> Option<PathBuf> {
     ImagePath::parse(word).map(|inside| inside.image)
 }
 
+/// Where the image or device is mounted by Spinney that a word names.
+pub fn point_of(word: &OsStr) -> Option<PathBuf> {
+    image::point_of(&image_of(word)?)
+}
+
 /// What an asked server or engine refuses with.
 #[derive(Debug)]
 pub struct Refused {
@@ -61,6 +66,15 @@ impl Target {
         Ok(Target::Image { fs, path, _medium: medium })
     }
 
+    /// As `open`; an image or a device that Spinney has mounted is that mount, as `btrfs` takes a device for
+    /// the place where it is mounted.
+    pub fn open_mounted(word: &OsStr, access: Access) -> Result<Target> {
+        match point_of(word) {
+            Some(path) => Ok(Target::Mount { door: Door::open(&path)?, path }),
+            None => Target::open(word, access),
+        }
+    }
+
     /// What an engine in this process finds wrong is told; a mount has its log.
     pub fn tell_errors(&self) {
         if !self.is_mounted() {
@@ -75,8 +89,12 @@ impl Target {
     }
 
     pub fn show(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    pub fn path(&self) -> &Path {
         match self {
-            Target::Image { path, .. } | Target::Mount { path, .. } => path.display().to_string(),
+            Target::Image { path, .. } | Target::Mount { path, .. } => path,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Place, identity};
 use crate::mounts::{self, MountEntry};
+use crate::sys;
 use spinney::{Span, devices_over};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,20 @@ pub fn is_source(image: &Path, source: &Path) -> bool {
     };
     let over = devices_over(&file, part);
     over.iter().any(|(device, span)| device == source && exact(*span))
+}
+
+/// Where Spinney has `image`, and nothing else, mounted: for this user or for root, since what other mounts say of
+/// their source is what their users say.
+pub fn point_of(image: &Path) -> Option<PathBuf> {
+    let (user, _) = sys::user_and_group();
+    let ours = |entry: &MountEntry| {
+        entry.kind.ends_with(".spinney")
+            && entry.user().is_some_and(|who| who == 0 || who == user)
+            && entry.root == Path::new("/")
+            && is_source(image, &entry.source)
+            && mounts::reach(entry).is_some()
+    };
+    mounts::all().ok()?.into_iter().find(ours).map(|entry| entry.point)
 }
 
 /// Whether a mount whose source is `source` has a byte of `image`.

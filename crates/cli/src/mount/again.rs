@@ -15,9 +15,8 @@ use crate::mounts::{self, MountEntry};
 use crate::sys;
 use btrfs_disk::TreeId;
 use btrfs_fs::Subvol;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -63,7 +62,7 @@ pub fn share(request: &Request) -> Result<Option<String>> {
     let Some((known, waiter)) = served else { return Ok(None) };
     wake_if_stopped(waiter.server());
     let mut same = tops().filter(|entry| entry.device == known.device);
-    let reached = same.find_map(|entry| Some((entry, reach(entry)?)));
+    let reached = same.find_map(|entry| Some((entry, mounts::reach(entry)?)));
     let first = reached.as_ref().map_or(known, |(entry, _)| *entry);
     let told = |what: &str| {
         let place = first.point.display();
@@ -107,13 +106,6 @@ fn agrees(request: &Request, status: &str) -> std::result::Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-/// The top of that mount, and of none that covers it or a directory above by now.
-fn reach(entry: &MountEntry) -> Option<File> {
-    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY;
-    let top = OpenOptions::new().read(true).custom_flags(flags).open(&entry.point).ok()?;
-    (mounts::id_of(&top).ok()? == entry.id).then_some(top)
 }
 
 /// With what the first mount forbids and with what is asked for here. The server keeps access

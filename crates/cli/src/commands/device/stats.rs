@@ -3,7 +3,7 @@
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
 use crate::commands::subvolume::place::VolumePath;
-use crate::commands::target::Target;
+use crate::commands::target::{Target, point_of};
 use crate::commands::trees::Trees;
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
@@ -13,6 +13,7 @@ use btrfs_disk::ids::DEV_STATS_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use std::ffi::OsStr;
+use std::path::PathBuf;
 
 pub const COMMAND: Command = Command {
     name: "device stats",
@@ -21,10 +22,10 @@ pub const COMMAND: Command = Command {
     help: "\
 Shows how often the device of a volume failed, or gave wrong bytes, as the volume itself has
 it written down: what the kernel's btrfs counted, and what mounts of Spinney met. VOLUME is
-an image or a path of a mount. Counted as the kernel (6.18) counts: reads, writes and
-flushes that the device refuses; sectors of content that fail their checksum; nodes of
-another generation than is promised, where a scrub meets them. Other damage of nodes is in
-the log and in `spinney stats`.
+a path of a mount, or an image or device, mounted or not. Counted as the kernel (6.18)
+counts: reads, writes and flushes that the device refuses; sectors of content that fail
+their checksum; nodes of another generation than is promised, where a scrub meets them.
+Other damage of nodes is in the log and in `spinney stats`.
 
 Options
     -c, --check     exit code 64 if one of the counters is not zero
@@ -55,6 +56,7 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let word = one(operands, "an image or a path of a mount")?;
+    let word = point_of(&word).map_or(word, PathBuf::into_os_string);
     let place = VolumePath::parse(&word);
     let device = device_of(&place)?;
     let mut all = read(&Trees::open(&place)?)?;

@@ -15,7 +15,6 @@ use crate::progress::Progress;
 use crate::size::count;
 use btrfs_fs::{ScrubState, ScrubStatus};
 use std::ffi::OsString;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -25,8 +24,9 @@ pub const COMMAND: Command = Command {
     usage: "[-BdrRq] [--limit SIZE] [--json] VOLUME",
     help: "\
 Reads every copy of what the volume has, and holds it against its checksums. What is bad is
-written anew from a good copy. VOLUME is a path of a mount, where the scrub goes on behind
-everybody's back, or an image that is not mounted, where the command waits for its end.
+written anew from a good copy. VOLUME is a path of a mount (or the image or device that it
+is of), where the scrub goes on behind everybody's back, or an image that is not mounted,
+where the command waits for its end.
 
 What a scrub of a mount has done is kept for `status` and `resume` after an unmount: root's
 in /var/lib/btrfs, as by `btrfs scrub`, others' in $XDG_STATE_HOME/spinney; or all in
@@ -121,7 +121,7 @@ fn words(mut args: Args) -> Result<(Words, OsString)> {
 fn run(args: Args, again: bool) -> Result<Exit> {
     let (words, volume) = words(args)?;
     let access = if words.read_only { Access::Read } else { Access::Write };
-    let target = Target::open(&volume, access)?;
+    let target = Target::open_mounted(&volume, access)?;
     let record = if target.is_mounted() { Some(Record::of(&target)?) } else { None };
     // A scrub that comes behind it finds nothing there.
     let mended = target.mended();
@@ -142,7 +142,7 @@ fn run(args: Args, again: bool) -> Result<Exit> {
         let mut lost = false;
         record.note(&target, &mut lost)?;
         if !lost {
-            record.follow(Path::new(&volume));
+            record.follow(target.path());
         }
         return Ok(Exit::Done);
     }

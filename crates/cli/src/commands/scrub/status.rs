@@ -6,7 +6,7 @@ use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::filesystem::units::long_units;
 use crate::commands::offline::uuid;
-use crate::commands::target::Target;
+use crate::commands::target::{Target, image_of, point_of};
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::output::Out;
@@ -19,7 +19,8 @@ pub const COMMAND: Command = Command {
     help: concat!(
         "\
 Tells of the scrub that is at work in a mount, or of the last one: also of one before it was
-mounted, or by `btrfs scrub`. See `spinney help scrub start` for where that is written down.
+mounted, or by `btrfs scrub`. MOUNT is a path of it, or the image or device that it is of.
+See `spinney help scrub start` for where that is written down.
 
 Options
     -R                     all numbers, by name
@@ -114,11 +115,11 @@ fn cancel(args: Args) -> Result<Exit> {
 
 /// In an image no scrub goes on behind a command's back.
 pub fn mounted(word: &std::ffi::OsStr) -> Result<Target> {
-    match crate::commands::target::image_of(word) {
+    match image_of(word).filter(|_| point_of(word).is_none()) {
         Some(path) => {
-            let what = "it is an image: a scrub of it has ended with its command";
+            let what = "it is not mounted: a scrub of it has ended with its command";
             Err(Error::about(path.display(), what))
         }
-        None => Target::open(word, Access::Read),
+        None => Target::open_mounted(word, Access::Read),
     }
 }

@@ -62,7 +62,15 @@ fn what_cannot_be_sent_is_refused() {
     refused(&["-c", &v, &s], "not read-only");
     refused(&["-c", &other, &s], "not related");
     refused(&[&image.at("/nothing")], "no such file");
-    refused(&["--compressed-data", &s], "protocol 2");
+    refused(&["--proto", "1", "--compressed-data", &s], "protocol 2");
+    // Without a word of it that is what is sent.
+    let streams =
+        [&["--compressed-data"][..], &["--proto", "2", "--compressed-data"]].map(|words| {
+            let file = image.dir.join("stream").display().to_string();
+            fine(&[&["send", "-q", "-f", &file], words, &[&s]].concat());
+            std::fs::read(file).unwrap()
+        });
+    assert!(streams[0] == streams[1] && streams[0][13] == 2, "{:?}", &streams[0][..17]);
     refused(&[&image.at("/")], "not read-only");
     fine(&["property", "set", &image.at("/"), "ro", "true"]);
     refused(&["--subvolid", "5", &image.at("/")], "no name");

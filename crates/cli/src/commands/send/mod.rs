@@ -37,7 +37,8 @@ Options
                       or 3: files with fs-verity are sent as such, too, which in protocols 1
                       and 2 are ordinary files. 0: 2, the newest that all receivers know
     --compressed-data
-                      compressed content as it is stored; needs --proto 2 or 3
+                      compressed content as it is stored; protocol 2, where --proto says
+                      nothing
     -q, --quiet       say nothing but errors
     -v, --verbose     taken, and without effect: it says what it sends anyway
     --subvol PATH, --subvolid ID
@@ -132,7 +133,7 @@ impl Write for To {
 fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
     let (mut operands, mut clones) = (Vec::<OsString>::new(), Vec::<OsString>::new());
     let (mut parent, mut file, mut subvol) = (None, None, Subvol::Default);
-    let (mut protocol, mut compressed, mut without_content) = (Protocol::V1, false, false);
+    let (mut protocol, mut compressed, mut without_content) = (None, false, false);
     let (mut one_end, mut verbose) = (false, true);
     while let Some(arg) = args.next()? {
         match arg {
@@ -143,7 +144,7 @@ fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
             Arg::Short('v') | Arg::Long("verbose") => verbose = true,
             Arg::Short('q') | Arg::Long("quiet") => verbose = false,
             Arg::Long("no-data") => without_content = true,
-            Arg::Long("proto") => protocol = protocol_of(&args.text()?)?,
+            Arg::Long("proto") => protocol = Some(protocol_of(&args.text()?)?),
             Arg::Long("compressed-data") => compressed = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
@@ -154,6 +155,8 @@ fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
     if operands.is_empty() {
         return Err(none());
     }
+    // As with `btrfs send`: what is asked for says which one is needed.
+    let protocol = protocol.unwrap_or(if compressed { Protocol::V2 } else { Protocol::V1 });
     let wanted = Wanted {
         subvolumes: VolumePath::all(&operands),
         parent: parent.map(|word: OsString| VolumePath::parse(&word)),

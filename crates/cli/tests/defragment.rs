@@ -156,3 +156,41 @@ while time.time()<end:
     kernel.unmount().unwrap();
     assert_clean(&image.path);
 }
+
+/// What goes while it is walked is passed over; what may not be read is told, and the others are visited.
+#[test]
+fn one_name_keeps_no_other_from_it() {
+    if !ready("defragment-names") {
+        return;
+    }
+    let image = Image::new("defragment-names");
+    let mount = Mount::new(&image, "allow_other");
+    let top = mount.word();
+    shell(&format!(
+        "cd {top}; mkdir closed many; chmod 700 closed; for i in $(seq 40); do mkdir many/$i; done
+        for i in $(seq 199 -1 0); do
+        dd if=/dev/urandom of=many/file bs=4k count=1 seek=$i conv=notrunc status=none oflag=sync; done
+        cp many/file closed; chown -R 65534 many; chmod 755 ."
+    ));
+    let left = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while left.load(std::sync::atomic::Ordering::Relaxed) {
+                shell(&format!("cd {top}/many; for i in $(seq 40); do echo x > $i/x; mkdir $i/d; done; rm -r */x */d"));
+            }
+        });
+        let all = || (0..15).map(|_| common::spinney(&["filesystem", "defragment", "-r", &top]));
+        let failed = all().find(|done| !done.status.success());
+        left.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert!(failed.is_none(), "{}", common::text(&failed.unwrap().stderr));
+    });
+    let program = image.dir.join("program").display().to_string();
+    let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    shell(&format!("cp {} {program}; chmod 755 {}", common::PROGRAM, image.dir.path().display()));
+    let done = common::sh(&format!("{nobody} {program} filesystem defragment -rv {top}"));
+    let (out, err) = (common::text(&done.stdout), common::text(&done.stderr));
+    assert!(done.status.code() == Some(1) && err.contains("closed: permission denied"), "{err}");
+    assert!(out.contains("many/file"), "{out}");
+    mount.umount();
+    assert_clean(&image.path);
+}

@@ -132,10 +132,14 @@ fn one(
     if !words.recursive {
         return Ok(());
     }
-    for found in open.files_below(place)? {
-        failures.keep(file(open, &found, words, out));
-    }
-    Ok(())
+    open.files_below(place, failures, &mut |found| {
+        match file(open, found, words, out) {
+            // Somebody removed it meanwhile.
+            Err(_) if !open.is_there(found) => {}
+            done => _ = failures.keep(done),
+        }
+        Ok(())
+    })
 }
 
 fn file(open: &Open<'_>, place: &VolumePath, words: &Words, out: &mut Out) -> Result<()> {

@@ -10,6 +10,7 @@ use btrfs_fs::{Defragment, Subvol, VerityWish, same_subvolume};
 use fs_verity::HashAlgorithm;
 use spinney::{NewExtent, QgroupId, SnapshotOptions, SubvolId, SubvolumeInfo, Volume};
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -116,23 +117,43 @@ fn path(inside: &ImagePath) -> &Path {
     Path::new(OsStr::from_bytes(&inside.path))
 }
 
-/// Regular files below a directory of the host, in the same subvolume.
-fn host_files(top: &Path) -> std::io::Result<Vec<VolumePath>> {
-    let meta = std::fs::symlink_metadata(top)?;
+/// Regular files below a directory of the host, in the same subvolume, as they are met. What vanishes meanwhile is
+/// passed over, and what cannot be read told.
+fn host_files(
+    top: &Path,
+    failures: &Failures,
+    visit: &mut dyn FnMut(&VolumePath) -> Result<()>,
+) -> Result<()> {
+    let failed = |path: &Path, error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => {}
+        _ => failures.tell(&Error::io(path, &error)),
+    };
+    let meta = std::fs::symlink_metadata(top).map_err(|e| Error::io(top, &e))?;
     let (device, ino) = (meta.dev(), Ino(meta.ino()));
-    let (mut dirs, mut found) = (vec![top.to_owned()], Vec::new());
+    let mut dirs = vec![top.to_owned()];
     while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(dir)? {
-            let path = entry?.path();
-            let meta = std::fs::symlink_metadata(&path)?;
-            if meta.is_dir() && meta.dev() == device && same_subvolume(ino, Ino(meta.ino())) {
-                dirs.push(path);
-            } else if meta.is_file() {
-                found.push(VolumePath::Mount(path));
+        let entries = match std::fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) => {
+                failed(&dir, error);
+                continue;
+            }
+        };
+        for entry in entries {
+            let found = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)));
+            match found {
+                Ok((path, meta)) if meta.is_dir() => {
+                    if meta.dev() == device && same_subvolume(ino, Ino(meta.ino())) {
+                        dirs.push(path);
+                    }
+                }
+                Ok((path, meta)) if meta.is_file() => visit(&VolumePath::Mount(path))?,
+                Ok(_) => {}
+                Err(error) => failed(&dir, error),
             }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 impl Open<'_> {
@@ -149,6 +170,17 @@ impl Open<'_> {
                 Ok(found.is_ok_and(|node| node.is_dir()))
             }
             VolumePath::Mount(path) => Ok(path.is_dir()),
+        }
+    }
+
+    /// Something has the name; of an image that nobody else changes it is not asked.
+    pub fn is_there(&self, place: &VolumePath) -> bool {
+        match place {
+            VolumePath::Image(_) => true,
+            VolumePath::Mount(path) => {
+                let found = path.symlink_metadata();
+                !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            }
         }
     }
 
@@ -346,29 +378,32 @@ impl Open<'_> {
         }
     }
 
-    /// Regular files below a directory, in the same subvolume.
-    pub fn files_below(&self, place: &VolumePath) -> Result<Vec<VolumePath>> {
-        match place {
-            VolumePath::Image(inside) => {
-                let mut walk = self.0.of(inside)?.walk(path(inside))?;
-                let (mut found, mut top) = (Vec::new(), None);
-                while let Some(entry) = walk.next() {
-                    let entry = entry?;
-                    let ino = Ino(entry.metadata().ino());
-                    if !same_subvolume(*top.get_or_insert(ino), ino) {
-                        walk.skip_dir();
-                    } else if entry.metadata().is_file() {
-                        let path = entry.path().as_os_str().as_bytes().to_vec();
-                        found.push(VolumePath::Image(ImagePath {
-                            image: inside.image.clone(),
-                            path,
-                        }));
-                    }
-                }
-                Ok(found)
+    /// Each regular file below a directory, in the same subvolume. What cannot be read there is told, and the
+    /// others are visited.
+    pub fn files_below(
+        &self,
+        place: &VolumePath,
+        failures: &Failures,
+        visit: &mut dyn FnMut(&VolumePath) -> Result<()>,
+    ) -> Result<()> {
+        let inside = match place {
+            VolumePath::Image(inside) => inside,
+            VolumePath::Mount(top) => return host_files(top, failures, visit),
+        };
+        let mut walk = self.0.of(inside)?.walk(path(inside))?;
+        let mut top = None;
+        while let Some(entry) = walk.next() {
+            let Some(entry) = failures.keep(entry.map_err(Error::from)) else { continue };
+            let ino = Ino(entry.metadata().ino());
+            if !same_subvolume(*top.get_or_insert(ino), ino) {
+                walk.skip_dir();
+            } else if entry.metadata().is_file() {
+                let path = entry.path().as_os_str().as_bytes().to_vec();
+                let image = inside.image.clone();
+                visit(&VolumePath::Image(ImagePath { image, path }))?;
             }
-            VolumePath::Mount(top) => host_files(top).map_err(|e| Error::io(top, &e)),
         }
+        Ok(())
     }
 
     pub fn set_read_only(&self, place: &VolumePath, read_only: bool) -> Result<()> {

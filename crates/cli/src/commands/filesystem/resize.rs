@@ -65,8 +65,7 @@ fn run(args: Args) -> Result<Exit> {
         }
     })?;
     if let Some(image) = image.filter(|_| new < old) {
-        let file = File::options().write(true).open(&image);
-        file.and_then(|file| file.set_len(new)).map_err(|e| Error::io(&image, &e))?;
+        cut(&image, devid)?;
     }
     let mut out = Out::new();
     let to = if let NewSize::Max = size { "max".into() } else { pretty(new) };
@@ -136,6 +135,19 @@ fn grow(image: &Path, devid: u64, size: NewSize) -> Result<Option<u64>> {
     Ok(Some(len))
 }
 
+/// Takes from the file what lies behind its volume, however long that is by now: another may have resized
+/// or mounted it since this one let it go. One that somebody has stays too long, which does no harm.
+fn cut(image: &Path, devid: u64) -> Result<()> {
+    let Ok(locked) = image::open(image, Access::Write) else { return Ok(()) };
+    let target = Target::open(image.as_os_str(), Access::Peek)?;
+    let (end, _) = target.sizes(devid, NewSize::Plus(0)).map_err(|e| refusal(&target, &e))?;
+    if end >= locked.device().len() {
+        return Ok(());
+    }
+    let file = File::options().write(true).open(image);
+    file.and_then(|file| file.set_len(end)).map_err(|e| Error::io(image, &e))
+}
+
 fn is_cut(image: &Path, len: u64, volume: u64) -> Error {
     let name = image.display();
     let why = format!("the file has lost its end: it has {len} bytes, its volume {volume}");
@@ -172,6 +184,26 @@ fn pretty(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use testkit::oracle::TempDir;
+
+    /// Between a resize and the cut that follows another may have made the volume longer again, or have it.
+    #[test]
+    fn a_file_is_cut_behind_its_volume_alone_and_while_nobody_has_it() {
+        let dir = TempDir::new("resize-cut").unwrap();
+        let (image, size) = (dir.join("disk.img"), 512 << 20);
+        spinney::FormatOptions::new().create(&image, size).unwrap().close().unwrap();
+        let len = || image.metadata().unwrap().len();
+        cut(&image, 1).unwrap();
+        assert_eq!(len(), size);
+        let file = File::options().write(true).open(&image).unwrap();
+        file.set_len(size + 4096).unwrap();
+        let held = image::open(&image, Access::Write).unwrap();
+        cut(&image, 1).unwrap();
+        assert_eq!(len(), size + 4096);
+        drop(held);
+        cut(&image, 1).unwrap();
+        assert_eq!(len(), size);
+    }
 
     #[test]
     fn sizes_are_read_and_told_as_btrfs_does() {

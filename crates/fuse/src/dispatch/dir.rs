@@ -46,12 +46,15 @@ impl Dispatcher {
     }
 
     /// A listing that just began ends with what it was given, or, if that did not fit or is not the
-    /// whole, where the directory ends now.
+    /// whole, where the directory ends now. One that has nothing more is over.
     fn end_listing(&self, dir: Ino, asked: Asked, list: &Listing<'_, '_>, whole: bool) {
         if asked.known.is_none() {
             let now = || self.fs.dir_end(dir).unwrap_or(u64::MAX);
             let end = if list.full || !whole { now() } else { list.next };
-            self.listings.ends(list.number, dir, end);
+            self.listings.ends(list.number, end);
+        }
+        if whole && !list.full && list.out.len() == 0 {
+            self.listings.over(list.number);
         }
     }
 
@@ -100,7 +103,15 @@ struct Listing<'o, 'b> {
 impl<'o, 'b> Listing<'o, 'b> {
     fn new(out: &'o mut Out<'b>, size: usize) -> Listing<'o, 'b> {
         let end = out.len() + size.min(out.remaining());
-        Listing { out, end, number: 0, last: u64::MAX, next: 0, full: false, over: false }
+        Listing {
+            out,
+            end,
+            number: Number::default(),
+            last: u64::MAX,
+            next: 0,
+            full: false,
+            over: false,
+        }
     }
 
     /// Appends an entry, or nothing and false if it does not fit.

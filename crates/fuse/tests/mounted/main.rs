@@ -8,6 +8,7 @@ mod attributes;
 mod files;
 mod fixture;
 mod lifecycle;
+mod listings;
 mod lockstep;
 mod names;
 mod protocol;

@@ -30,6 +30,8 @@ pub struct Spy {
     pub destroy_panics: bool,
     /// Listings are not whole, if names come meanwhile.
     pub loses_names: AtomicBool,
+    /// Names stand so much further behind in their directories than the model has them.
+    pub further: u64,
     /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
     pub without_attributes: bool,
 }
@@ -45,6 +47,16 @@ impl Spy {
 
     pub fn all_calls(&self) -> BTreeMap<&'static str, u64> {
         self.counted.lock().unwrap().clone()
+    }
+
+    /// Where the model has what is told to stand at `offset`; `.` and `..` are told as they are.
+    fn nearer(&self, offset: u64) -> u64 {
+        if offset <= 2 { offset } else { offset.saturating_sub(self.further).max(2) }
+    }
+
+    fn moved<'a>(&self, name: &DirEntry<'a>) -> DirEntry<'a> {
+        let next = if name.next <= 2 { name.next } else { name.next + self.further };
+        DirEntry { next, ..*name }
     }
 
     fn note(&self, name: &'static str) {
@@ -167,11 +179,26 @@ impl FileSystem for Spy {
         emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
     ) -> Result<()> {
         self.note("readdir_plus");
-        self.model.readdir_plus(dir, offset, &mut |name, entry| {
+        self.model.readdir_plus(dir, self.nearer(offset), &mut |name, entry| {
             let hide = self.without_attributes;
             let entry = entry.map(|entry| if hide { entry.masked() } else { *entry });
-            emit(name, entry.as_ref())
+            emit(&self.moved(name), entry.as_ref())
         })
+    }
+
+    fn readdir(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.note("readdir");
+        self.model.readdir(dir, self.nearer(offset), &mut |name| emit(&self.moved(name)))
+    }
+
+    fn dir_end(&self, dir: Ino) -> Result<u64> {
+        self.note("dir_end");
+        Ok(self.model.dir_end(dir)? + self.further)
     }
 
     delegate_told! {
@@ -196,8 +223,6 @@ impl FileSystem for Spy {
         fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64>;
         fn fsync(&self, ino: Ino, datasync: bool) -> Result<()>;
         fn sync(&self) -> Result<()>;
-        fn readdir(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
-        fn dir_end(&self, dir: Ino) -> Result<u64>;
         fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
         fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
         fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;

@@ -54,6 +54,25 @@ impl Drop for Mapping {
     }
 }
 
+/// The next names of a directory, as many as fit `room` bytes, each with the offset behind it.
+pub fn getdents(dir: &File, room: usize) -> io::Result<Vec<(i64, String)>> {
+    let mut bytes = vec![0u8; room];
+    // SAFETY: `room` bytes may be written.
+    let len = unsafe {
+        libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), bytes.as_mut_ptr(), bytes.len())
+    };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    let (mut rest, mut all) = (&bytes[..len], Vec::new());
+    while !rest.is_empty() {
+        let offset = i64::from_ne_bytes(rest[8..16].try_into().unwrap());
+        let (record, next) = rest.split_at(u16::from_ne_bytes([rest[16], rest[17]]).into());
+        let end = record[19..].iter().position(|byte| *byte == 0).unwrap();
+        all.push((offset, String::from_utf8_lossy(&record[19..19 + end]).into_owned()));
+        rest = next;
+    }
+    Ok(all)
+}
+
 pub fn syncfs(file: &File) -> io::Result<()> {
     // SAFETY: takes a descriptor only.
     match unsafe { libc::syncfs(file.as_raw_fd()) } {

@@ -114,6 +114,10 @@ pub struct Config {
     /// Is called at each of [`STEPS`](Config::STEPS); its error is that step's failure.
     #[cfg(feature = "fault-injection")]
     pub on_step: Option<fn(&'static str) -> std::io::Result<()>>,
+    /// Is called with the number of each operation that a loop begins; what it panics with nobody
+    /// catches.
+    #[cfg(feature = "fault-injection")]
+    pub on_request: Option<fn(u32)>,
 }
 
 impl Config {
@@ -177,6 +181,8 @@ impl Default for Config {
             options: Vec::new(),
             #[cfg(feature = "fault-injection")]
             on_step: None,
+            #[cfg(feature = "fault-injection")]
+            on_request: None,
         }
     }
 }

@@ -236,11 +236,21 @@ pub(crate) fn give_up(mountpoint: &Path, number: Option<&str>) -> io::Result<()>
     }
 }
 
-/// Ends the connection of the mount `number` (`major:minor`), where the kernel's control
-/// files are.
+/// Ends the connection of the mount `number` (`major:minor`).
 fn abort(number: Option<&str>) -> io::Result<()> {
+    abort_file(number)?.write_all(b"1")
+}
+
+/// What ends a connection when something is written to it. Where nobody has mounted the kernel's
+/// control files (containers, small systems) root does so for himself, out of everybody's sight.
+fn abort_file(number: Option<&str>) -> io::Result<File> {
     let connection = number.and_then(connection).ok_or(io::ErrorKind::NotFound)?;
-    std::fs::write(Path::new(CONNECTIONS).join(connection.to_string()).join("abort"), "1")
+    let name = format!("{connection}/abort");
+    let open = |place: &Path| OpenOptions::new().write(true).open(place.join(&name));
+    open(Path::new(CONNECTIONS)).or_else(|error| {
+        let files = sys::control_files().map_err(|_| error)?;
+        open(Path::new(&format!("/proc/self/fd/{}", files.as_raw_fd())))
+    })
 }
 
 /// Ends a connection whose mount may be there still. Opened early: a server that serves may not be
@@ -249,13 +259,13 @@ fn abort(number: Option<&str>) -> io::Result<()> {
 pub(crate) struct Breaker(Option<Arc<File>>);
 
 impl Breaker {
-    /// Of the mount `number`; of none where the kernel's control files are not there.
+    /// Of the mount `number`; of none where the kernel's control files are out of reach.
     pub(crate) fn of(number: Option<&str>) -> Breaker {
-        let open = |number| {
-            let place = Path::new(CONNECTIONS).join(format!("{number}/abort"));
-            OpenOptions::new().write(true).open(place).ok()
-        };
-        Breaker(number.and_then(connection).and_then(open).map(Arc::new))
+        let file = abort_file(number);
+        if let Err(error) = &file {
+            tracing::debug!("no way to end the connection: {error}");
+        }
+        Breaker(file.ok().map(Arc::new))
     }
 
     /// Whoever waits for an answer has an error for one. Nothing happens where the mount is gone.

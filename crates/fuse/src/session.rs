@@ -171,8 +171,11 @@ impl Session {
         self.pollers =
             Pollers::start(polling, processors, |name, work| spawner.spawn(&name, work))?;
         config.step("notify")?;
-        let notifier = self.notifier.clone();
-        self.notifying = Some(spawner.spawn("fuse-notify", move || notifier.run())?);
+        let (notifier, vital) = (self.notifier.clone(), Vital(self.breaker.clone()));
+        self.notifying = Some(spawner.spawn("fuse-notify", move || {
+            let _vital = vital;
+            notifier.run();
+        })?);
         // Before anybody can remember an attribute that nobody would tell the end of: the
         // mount is in the table already, and requests come from the answer on.
         self.dispatcher.tell_file_system_of(self.notifier());
@@ -234,6 +237,7 @@ impl Session {
                     dispatcher: self.dispatcher.clone(),
                     payload_len: agreement.payload_len(),
                     spread_large_reads: config.spread_large_reads,
+                    breaker: self.breaker.clone(),
                     report: report.clone(),
                     wait,
                 };
@@ -243,8 +247,11 @@ impl Session {
         }
         drop(report);
         let made: io::Result<Vec<()>> = reports.iter().take(threads.len()).collect();
-        made.map_err(|error| failed("a thread's ring", error))?;
-        Ok(())
+        match made.map_err(|error| failed("a thread's ring", error))?.len() == threads.len() {
+            true => Ok(()),
+            // It panicked, and would serve nobody.
+            false => Err(failed("a thread's ring", io::Error::other("the thread ended"))),
+        }
     }
 
     /// Starts the thread beside the rings.
@@ -259,8 +266,9 @@ impl Session {
         let gathered = Arc::new(gathered);
         let fetched = gathered.clone();
         self.dispatcher.fetch_by(move |dispatcher| fetched.fetch(dispatcher));
-        let dispatcher = self.dispatcher.clone();
+        let (dispatcher, vital) = (self.dispatcher.clone(), Vital(self.breaker.clone()));
         self.loops.push(spawner.spawn("fuse-0", move || {
+            let _vital = vital;
             if let Err(error) = gathered.run(&dispatcher) {
                 tracing::error!("serving /dev/fuse: {error}");
             }
@@ -278,7 +286,7 @@ impl Session {
     ) -> Result<()> {
         let servers = Arc::<Servers>::default();
         for index in 0..count {
-            let breaker = self.breaker.clone();
+            let vital = Vital(self.breaker.clone());
             let server = classic::Server {
                 servers: servers.clone(),
                 dispatcher: self.dispatcher.clone(),
@@ -289,10 +297,9 @@ impl Session {
                 payload_len: agreement.payload_len(),
             };
             self.loops.push(spawner.spawn(&format!("fuse-{index}"), move || {
+                let _vital = vital;
                 if let Err(error) = server.run() {
                     tracing::error!("serving /dev/fuse: {error}");
-                    // The others wait for requests that nobody would serve behind them.
-                    breaker.end();
                 }
             })?);
         }
@@ -310,10 +317,8 @@ impl Session {
     /// Waits until the mount is gone. What is mounted from now on can have its number.
     pub fn wait(&mut self) {
         for thread in self.loops.drain(..) {
-            // Handlers' panics are caught inside; this is the loop's own.
-            if thread.join().is_err() {
-                tracing::error!("a server thread panicked");
-            }
+            // `Vital` tells of panics.
+            let _ = thread.join();
         }
         // Where the loops did not end with it: what is done next, telling the kernel of changes
         // among it, may wait for answers that nobody would give.
@@ -379,6 +384,19 @@ impl Drop for Session {
         }
         self.wait();
         self.finish();
+    }
+}
+
+/// Of a thread without which callers would wait for ever, or see what is old: however it ends (an error,
+/// a panic, also before its work began) the connection ends. Mostly the mount's end came first.
+struct Vital(Breaker);
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!("a server thread panicked: the connection ends");
+        }
+        self.0.end();
     }
 }
 
@@ -483,6 +501,7 @@ struct RingThread {
     dispatcher: Arc<Dispatcher>,
     payload_len: usize,
     spread_large_reads: bool,
+    breaker: Breaker,
     report: Sender<io::Result<()>>,
     wait: Receiver<()>,
 }
@@ -511,14 +530,19 @@ impl RingThread {
         if self.wait.recv().is_err() {
             return;
         }
-        if let End::NotRegistered(error) = server.serve() {
-            // The kernel goes back to the device by itself; help to serve that. All read the one
-            // that is open: a thread that serves may not be allowed to open files.
-            tracing::error!(cpu = self.cpu, "registering a ring entry: {error}");
-            self.dispatcher.set_transport("classic");
-            let served = classic::serve(&self.device, &self.dispatcher, self.payload_len);
-            if let Err(error) = served {
-                tracing::error!("serving /dev/fuse: {error}");
+        let _vital = Vital(self.breaker);
+        match server.serve() {
+            End::Disconnected => {}
+            End::Failed(error) => tracing::error!(cpu = self.cpu, "serving a ring: {error}"),
+            End::NotRegistered(error) => {
+                // The kernel goes back to the device by itself; help to serve that. All read the
+                // one that is open: a thread that serves may not be allowed to open files.
+                tracing::error!(cpu = self.cpu, "registering a ring entry: {error}");
+                self.dispatcher.set_transport("classic");
+                let served = classic::serve(&self.device, &self.dispatcher, self.payload_len);
+                if let Err(error) = served {
+                    tracing::error!("serving /dev/fuse: {error}");
+                }
             }
         }
     }

@@ -50,11 +50,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves until the mount ends. Whoever comes to an end ends all.
+    /// Serves until the mount ends. Whoever comes to an end, if by a panic, ends all.
     pub(crate) fn run(self) -> io::Result<()> {
-        let ended = self.serve();
-        self.servers.end();
-        ended
+        let _all = EndsAll(&self.servers);
+        self.serve()
     }
 
     fn serve(&self) -> io::Result<()> {
@@ -86,6 +85,14 @@ impl Server {
             Some(processor) => drop(sys::pin_to(processor)),
             None => sys::unpin(),
         }
+    }
+}
+
+struct EndsAll<'a>(&'a Servers);
+
+impl Drop for EndsAll<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -140,6 +140,8 @@ pub(crate) struct Dispatcher {
     gathered: OnceLock<Box<Fetch>>,
     closed: AtomicBool,
     close_error: Mutex<Option<FsError>>,
+    #[cfg(feature = "fault-injection")]
+    on_request: Option<fn(u32)>,
 }
 
 impl Dispatcher {
@@ -176,6 +178,8 @@ impl Dispatcher {
             gathered: OnceLock::new(),
             closed: AtomicBool::new(false),
             close_error: Mutex::new(None),
+            #[cfg(feature = "fault-injection")]
+            on_request: config.on_request,
         }
     }
 
@@ -234,6 +238,10 @@ impl Dispatcher {
     /// Serves one request. Never panics: a handler that does is answered with EIO.
     pub(crate) fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
         self.counters.count(request.header.opcode);
+        #[cfg(feature = "fault-injection")]
+        if let Some(call) = self.on_request {
+            call(request.header.opcode);
+        }
         let guarded = catch_unwind(AssertUnwindSafe(|| self.route(request, out)));
         self.polling.served(request.header.pid);
         guarded.unwrap_or_else(|_| {

@@ -14,5 +14,6 @@ pub(crate) use cpu::{
 pub(crate) use fd_passing::{mark_inheritable, receive_fd};
 pub use loop_device::LoopDevice;
 pub(crate) use mount::{
-    How, clone_fuse_connection, is_root, mount, unmount, user_and_group, wait_readable,
+    How, clone_fuse_connection, control_files, is_root, mount, unmount, user_and_group,
+    wait_readable,
 };

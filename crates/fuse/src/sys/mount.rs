@@ -1,9 +1,9 @@
-//! mount(2), umount2(2) and the one ioctl of `/dev/fuse`.
+//! mount(2), umount2(2), a mount of the control files of FUSE, and the one ioctl of `/dev/fuse`.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -43,6 +43,30 @@ pub(crate) fn mount(
     check(unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
     })
+}
+
+/// The control files of all connections, mounted nowhere: gone when nobody has them open. Needs
+/// CAP_SYS_ADMIN, and Linux 5.2.
+pub(crate) fn control_files() -> io::Result<OwnedFd> {
+    const CLOEXEC: libc::c_uint = 1;
+    const CREATE: libc::c_uint = 6;
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: a NUL-terminated name; what returns is a descriptor or an error.
+    let context = unsafe { libc::syscall(libc::SYS_fsopen, c"fusectl".as_ptr(), CLOEXEC) };
+    let context = owned(context)?;
+    // SAFETY: no memory is passed.
+    let made =
+        unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CREATE, none, none, 0) };
+    check(made as libc::c_int)?;
+    // SAFETY: no memory is passed; what returns is a descriptor or an error.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), CLOEXEC, 0) })
+}
+
+fn owned(descriptor: libc::c_long) -> io::Result<OwnedFd> {
+    let descriptor = RawFd::try_from(descriptor).ok().filter(|number| *number >= 0);
+    let descriptor = descriptor.ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel just made it, for nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// How a mount is taken away.

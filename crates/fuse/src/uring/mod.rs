@@ -36,6 +36,8 @@ pub(crate) enum End {
     Disconnected,
     /// The kernel refused to take the entry; requests come through the device instead.
     NotRegistered(io::Error),
+    /// The entry cannot be given back, and the kernel counts on it.
+    Failed(io::Error),
 }
 
 /// What a thread is there for.
@@ -108,9 +110,8 @@ impl Server {
             return end;
         }
         loop {
+            // Declared behind it, the ring goes before the entry's buffers, which its command may be on.
             if let Err(end) = serve_streak(&mut ring, &mut entry, &dispatcher, share) {
-                // The ring goes before the buffers that its command is on.
-                drop(ring);
                 return end;
             }
             if let Some(ring) = partners.take() {
@@ -154,7 +155,7 @@ struct Partner {
 }
 
 impl Partner {
-    fn start(mut ring: Ring, dispatcher: &Arc<Dispatcher>) -> Option<Partner> {
+    fn start(ring: Ring, dispatcher: &Arc<Dispatcher>) -> Option<Partner> {
         let (to, entries) = channel::<Entry>();
         let (give_back, back) = channel();
         let (report, made) = channel();
@@ -165,14 +166,13 @@ impl Partner {
                 return tracing::warn!("a ring for large reads: {error}");
             }
             let _ = report.send(());
-            while let Ok(mut entry) = entries.recv() {
+            // As at home the ring goes before the entry, however this ends.
+            let mut entry;
+            let mut ring = ring;
+            while let Ok(lent) = entries.recv() {
+                entry = lent;
                 let ended = serve_streak(&mut ring, &mut entry, &dispatcher, Share::LargeReads);
-                if ended.is_err() {
-                    // As at home: the ring before the entry.
-                    drop(ring);
-                    return;
-                }
-                if give_back.send(entry).is_err() {
+                if ended.is_err() || give_back.send(entry).is_err() {
                     return;
                 }
             }

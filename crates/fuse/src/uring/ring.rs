@@ -62,7 +62,10 @@ impl Ring {
             Err(error) => {
                 // The request is lost to us, but the entry must come back.
                 tracing::error!(qid = entry.qid, "committing a reply: {error}");
-                self.register(entry)
+                self.register(entry).map_err(|end| match end {
+                    End::NotRegistered(error) => End::Failed(error),
+                    end => end,
+                })
             }
         }
     }

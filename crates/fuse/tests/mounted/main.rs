@@ -5,6 +5,7 @@
 //! each test, also when it fails.
 
 mod attributes;
+mod broken;
 mod files;
 mod fixture;
 mod lifecycle;

@@ -44,7 +44,7 @@ fn number_on(point: &Path) -> Option<String> {
 }
 
 /// Ends the connection of the mount with this number.
-fn abort(number: &str) {
+pub fn abort(number: &str) {
     let (major, minor) = number.split_once(':').unwrap();
     let name = major.parse::<u64>().unwrap() << 20 | minor.parse::<u64>().unwrap();
     let control = Scratch::new();

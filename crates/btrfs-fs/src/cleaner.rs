@@ -191,6 +191,23 @@ impl Cleaner {
         }
     }
 
+    /// Those of which `are_gone` will tell; none: all that are dead now.
+    pub(crate) fn wanted(&self, ids: &[TreeId]) -> Result<Vec<TreeId>> {
+        // What was deleted a moment ago is dead in no commit yet.
+        self.committer.commit_written_back()?;
+        self.wake();
+        Ok(if ids.is_empty() { self.dead() } else { ids.to_vec() })
+    }
+
+    /// An error: one of them cannot be dropped, and the others are.
+    pub(crate) fn are_gone(&self, wanted: &[TreeId]) -> Result<bool> {
+        let left = self.still_there(wanted);
+        if left.iter().all(|id| self.stuck.lock().contains_key(id)) {
+            return self.stuck_of(&left).map_or(Ok(true), Err);
+        }
+        Ok(false)
+    }
+
     /// Waits until all of `ids` (none: all that are dead now) are gone; false: `timeout` passed.
     /// `alone`: no thread does it. An error: one of them cannot be dropped, and the others are. What `hold` gives is
     /// held for each step, a look and its commit.
@@ -202,17 +219,13 @@ impl Cleaner {
         hold: impl Fn() -> Result<H>,
     ) -> Result<bool> {
         let first = hold()?;
-        // What was deleted a moment ago is dead in no commit yet.
-        self.committer.commit_written_back()?;
-        let wanted = if ids.is_empty() { self.dead() } else { ids.to_vec() };
+        let wanted = self.wanted(ids)?;
         drop(first);
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wake();
         loop {
             let held = hold()?;
-            let left = self.still_there(&wanted);
-            if left.iter().all(|id| self.stuck.lock().contains_key(id)) {
-                return self.stuck_of(&left).map_or(Ok(true), Err);
+            if self.are_gone(&wanted)? {
+                return Ok(true);
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);

@@ -218,7 +218,7 @@ impl BtrfsFs {
     pub(crate) fn in_thread(
         &self,
         name: &str,
-        work: fn(&Engine),
+        work: impl FnOnce(&Engine) + Send + 'static,
         given_up: fn(&Engine),
     ) -> Result<()> {
         let engine = self.engine.clone();

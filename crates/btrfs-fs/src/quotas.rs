@@ -41,6 +41,11 @@ impl BtrfsFs {
         quota::wait_for_rescan(self.open()?, hold)
     }
 
+    /// A step of a rescan, which is a commit; true if none is under way.
+    pub(crate) fn rescan_step(&self) -> Result<bool> {
+        quota::rescan_step(self.open()?)
+    }
+
     /// `None`: there are no quotas.
     pub fn quota_status(&self) -> Result<Option<QuotaStatus>> {
         quota::status(self.open()?)

@@ -4,6 +4,7 @@
 //! `btrfs_txn::commit`. Rules of who may are the kernel's, told in [`Caller`]'s terms: neither
 //! FUSE nor a control door checks the permissions of the directories that such a call names.
 
+use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ops::subvolume::{self, Deleted};
 use crate::subvol::{Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo};
@@ -147,6 +148,24 @@ impl BtrfsFs {
         from: &ReceivedFrom,
     ) -> Result<()> {
         subvolume::set_received(self.open()?, caller, TreeId(id.0), from, true)
+    }
+
+    /// Asked again and again, says when all of `ids` (empty: all that are being deleted now) are gone. `None`:
+    /// there are none.
+    pub(crate) fn when_gone(
+        &self,
+        ids: &[SubvolId],
+    ) -> Result<Option<impl FnMut() -> Result<bool> + '_>> {
+        let cleaner = &self.open()?.cleaner;
+        let ids: Vec<TreeId> = ids.iter().map(|id| TreeId(id.0)).collect();
+        let wanted = cleaner.wanted(&ids)?;
+        let are_any = !wanted.is_empty();
+        Ok(are_any.then_some(move || {
+            let gone = cleaner.are_gone(&wanted)?;
+            // None goes any more then.
+            let writable = || self.open()?.core.health.writable().fs();
+            if gone { Ok(true) } else { writable().map(|()| false) }
+        }))
     }
 
     /// Waits until all of `ids` (empty: all that are being deleted now) are gone, with all that only they

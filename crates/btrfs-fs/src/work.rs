@@ -2,7 +2,9 @@
 //!
 //! The face alone: what the work is, and how far it is, `balance` and `scrub` know.
 
+use crate::engine::Engine;
 use crate::fs::BtrfsFs;
+use std::sync::mpsc::{Receiver, channel};
 use vfs::Result;
 
 impl BtrfsFs {
@@ -49,6 +51,17 @@ impl BtrfsFs {
     /// How far it is, or how the last one ended.
     pub fn balance_status(&self) -> Result<crate::BalanceStatus> {
         Ok(self.open()?.balancer.status())
+    }
+
+    /// As `resize`, in a thread of its own from which the answer comes; none comes where it panicked.
+    pub(crate) fn resize_beside(&self, total: u64) -> Result<Receiver<Result<()>>> {
+        self.open()?;
+        let (tell, told) = channel();
+        let work = move |engine: &Engine| {
+            let _nobody_may_listen = tell.send(engine.balancer.resize(total).map(drop));
+        };
+        self.in_thread("resize", work, |_| {})?;
+        Ok(told)
     }
 
     /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing

@@ -171,7 +171,7 @@ impl Session {
         self.pollers =
             Pollers::start(polling, processors, |name, work| spawner.spawn(&name, work))?;
         config.step("notify")?;
-        let (notifier, vital) = (self.notifier.clone(), Vital(self.breaker.clone()));
+        let (notifier, vital) = (self.notifier.clone(), self.vital());
         self.notifying = Some(spawner.spawn("fuse-notify", move || {
             let _vital = vital;
             notifier.run();
@@ -266,7 +266,7 @@ impl Session {
         let gathered = Arc::new(gathered);
         let fetched = gathered.clone();
         self.dispatcher.fetch_by(move |dispatcher| fetched.fetch(dispatcher));
-        let (dispatcher, vital) = (self.dispatcher.clone(), Vital(self.breaker.clone()));
+        let (dispatcher, vital) = (self.dispatcher.clone(), self.vital());
         self.loops.push(spawner.spawn("fuse-0", move || {
             let _vital = vital;
             if let Err(error) = gathered.run(&dispatcher) {
@@ -286,7 +286,7 @@ impl Session {
     ) -> Result<()> {
         let servers = Arc::<Servers>::default();
         for index in 0..count {
-            let vital = Vital(self.breaker.clone());
+            let vital = self.vital();
             let server = classic::Server {
                 servers: servers.clone(),
                 dispatcher: self.dispatcher.clone(),
@@ -304,6 +304,10 @@ impl Session {
             })?);
         }
         Ok(())
+    }
+
+    fn vital(&self) -> Vital {
+        Vital { breaker: self.breaker.clone(), dispatcher: self.dispatcher.clone() }
     }
 
     /// Waits until the file system is unmounted and closed; the error is that of
@@ -389,14 +393,18 @@ impl Drop for Session {
 
 /// Of a thread without which callers would wait for ever, or see what is old: however it ends (an error,
 /// a panic, also before its work began) the connection ends. Mostly the mount's end came first.
-struct Vital(Breaker);
+struct Vital {
+    breaker: Breaker,
+    dispatcher: Arc<Dispatcher>,
+}
 
 impl Drop for Vital {
     fn drop(&mut self) {
         if thread::panicking() {
             tracing::error!("a server thread panicked: the connection ends");
         }
-        self.0.end();
+        self.breaker.end();
+        self.dispatcher.connection_ended();
     }
 }
 
@@ -530,7 +538,8 @@ impl RingThread {
         if self.wait.recv().is_err() {
             return;
         }
-        let _vital = Vital(self.breaker);
+        // Not before: where no rings serve, this thread's end is no reason to end anything.
+        let _vital = Vital { breaker: self.breaker, dispatcher: self.dispatcher.clone() };
         match server.serve() {
             End::Disconnected => {}
             End::Failed(error) => tracing::error!(cpu = self.cpu, "serving a ring: {error}"),

@@ -5,6 +5,7 @@
 //! one who does them decides who may.
 
 use crate::{Ino, Result};
+use std::time::Duration;
 
 /// The user and group of who is nobody on the volume: no file is his. What he makes belongs to whom
 /// the directory belongs to.
@@ -29,6 +30,15 @@ pub struct Who {
 pub trait Asker {
     /// Who asks.
     fn who(&self) -> Result<Who>;
+
+    /// Asks `done` again and again until it says so. EINTR: who asks is called away. EBUSY, before it was
+    /// asked at all: so many wait that too few would be left to serve others.
+    fn wait(&self, done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
+        while !done()? {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
 }
 
 /// What came of a control operation.
@@ -36,6 +46,8 @@ pub trait Asker {
 pub struct Controlled {
     /// For who asked; what does not fit into what he has room for is cut off.
     pub answer: Vec<u8>,
+    /// What the call returns beside that: 0, or an errno, negative.
+    pub result: i32,
     /// Names that stand for something else now, or for nothing: whoever remembers them forgets
     /// them before the asker hears the answer.
     pub names: Vec<(Ino, Vec<u8>)>,
@@ -44,12 +56,12 @@ pub struct Controlled {
 impl Controlled {
     /// Nothing but an answer.
     pub fn answer(answer: Vec<u8>) -> Controlled {
-        Controlled { answer, names: Vec::new() }
+        Controlled { answer, ..Controlled::default() }
     }
 
     /// Done, and `name` in `directory` is not what it was.
     pub fn name(directory: Ino, name: &[u8]) -> Controlled {
-        Controlled { answer: Vec::new(), names: vec![(directory, name.to_vec())] }
+        Controlled { names: vec![(directory, name.to_vec())], ..Controlled::default() }
     }
 }
 

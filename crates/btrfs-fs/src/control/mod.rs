@@ -6,6 +6,8 @@
 mod balance;
 mod committed;
 mod defragment;
+mod kernels;
+mod lookup;
 mod questions;
 mod quotas;
 mod scrub;
@@ -72,6 +74,7 @@ fn others(
 ) -> Result<Controlled> {
     committed::control(fs, asker, command, input)
         .or_else(|| scrub::control(fs, asker, command, input))
+        .or_else(|| kernels::control(fs, asker, command, input))
         .or_else(|| defragment::control(fs, asker, ino, command, input))
         .or_else(|| verity::control(fs, asker, ino, command, input))
         .or_else(|| quotas::control(fs, asker, ino, command, input))

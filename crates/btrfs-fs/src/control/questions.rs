@@ -4,17 +4,13 @@
 //! that the kernel finds by pointers of the caller do not reach a server: docs/SEMANTICS.md
 //! lists those questions.
 
-use super::search;
-use super::wire::{self, Record, number, put};
+use super::wire::{self, Record, kernels, number, put};
 use super::{administrator, some};
+use super::{lookup, search};
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ino::id_of;
-use crate::names::parent;
 use crate::subvol::{SubvolId, SubvolumeInfo};
-use btrfs_disk::TreeId;
-use btrfs_disk::ids::FIRST_FREE_OBJECTID;
-use btrfs_txn::ObjectId;
 use vfs::{Asker, Controlled, Errno, FileSystem, Ino, Result};
 
 /// ENOTTY: it is none of them.
@@ -38,7 +34,8 @@ pub(super) fn answer(
             fs.sync()?;
             search::search(fs.open()?, id_of(ino).tree, input)?
         }
-        wire::INO_LOOKUP => lookup(fs, asker, ino, input)?,
+        wire::INO_LOOKUP => lookup::lookup(fs, asker, ino, input)?,
+        kernels::INO_LOOKUP_USER => lookup::lookup_user(fs, asker, ino, input)?,
         wire::GET_SUBVOL_INFO => subvolume(&fs.subvolume_info(fs.subvolume_of(ino)?.0)?),
         wire::GET_SUBVOL_ROOTREF => inside(fs, ino, some(number(input, 0))?)?,
         wire::START_SYNC => {
@@ -63,9 +60,7 @@ fn usage(fs: &BtrfsFs) -> Result<Vec<u8>> {
 /// A record with bytes at some places, and zeros between.
 fn record(command: u32, parts: &[(usize, &[u8])]) -> Vec<u8> {
     let mut record = vec![0; wire::len(command)];
-    for (at, bytes) in parts {
-        record[*at..*at + bytes.len()].copy_from_slice(bytes);
-    }
+    wire::fill(&mut record, parts);
     record
 }
 
@@ -140,28 +135,6 @@ fn features(fs: &BtrfsFs) -> Result<Vec<u8>> {
 fn supported_features() -> Vec<u8> {
     let supported = [0, btrfs_volume::COMPAT_RO_SUPPORTED, btrfs_volume::INCOMPAT_SUPPORTED];
     numbers(&[&supported[..], &[0; 6]].concat())
-}
-
-/// The number of the tree, and the way from its top to a directory, with a slash at its end.
-fn lookup(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Vec<u8>> {
-    const ROOM: usize = 4080;
-    let (tree, inode) = (some(number(input, 0))?, some(number(input, 8))?);
-    let tree = if tree == 0 { fs.subvolume_of(ino)?.0.0 } else { tree };
-    let mut way = Vec::new();
-    if inode != FIRST_FREE_OBJECTID {
-        administrator(asker)?;
-        let core = &fs.open()?.core;
-        let mut at = ObjectId::new(TreeId(tree), inode);
-        while at.objectid != FIRST_FREE_OBJECTID {
-            let (above, name) = parent(core, at)?.ok_or(Errno::ENOENT)?;
-            way.splice(0..0, [&name[..], b"/"].concat());
-            if way.len() >= ROOM {
-                return Err(Errno::ENAMETOOLONG.into());
-            }
-            at = ObjectId::new(at.tree, above);
-        }
-    }
-    Ok(record(wire::INO_LOOKUP, &[(0, &numbers(&[tree, inode])), (16, &way)]))
 }
 
 fn subvolume(info: &SubvolumeInfo) -> Vec<u8> {

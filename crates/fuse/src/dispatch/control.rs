@@ -8,7 +8,7 @@ use super::failure::Answer;
 use super::reply::Out;
 use super::request::Request;
 use super::{Dispatcher, caller};
-use crate::abi::record::IoctlIn;
+use crate::abi::record::{IoctlIn, IoctlOut};
 use vfs::{Asker, Errno, Ino, Result, Who};
 
 struct Asking<'a> {
@@ -24,6 +24,12 @@ impl Asker for Asking<'_> {
         let mut who = caller::who(&**callers, self.request, self.command, *server);
         owners.ask(&mut who, || fs.getattr(self.ino))?;
         Ok(who)
+    }
+
+    fn wait(&self, done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
+        let Dispatcher { waits, waiters, .. } = self.dispatcher;
+        let _place = waiters.enter_for_long(self.request.origin).ok_or(Errno::EBUSY)?;
+        waits.wait(self.request.header.unique, done)
     }
 }
 
@@ -43,6 +49,7 @@ impl Dispatcher {
         if let Some(last) = tickets.max() {
             self.notifier.wait(last);
         }
+        out.put_first(&IoctlOut { result: done.result, ..IoctlOut::default() })?;
         let room = done.answer.len().min(arg.out_size as usize);
         out.bytes(&done.answer[..room])
     }

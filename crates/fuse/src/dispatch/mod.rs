@@ -18,7 +18,8 @@
 //! | BMAP | ENOSYS: file blocks have no fixed device address (so no swap files) |
 //! | POLL | ENOSYS: files are always ready |
 //! | GETLK SETLK SETLKW | ENOSYS: not asked for, the kernel keeps locks by itself |
-//! | INTERRUPT NOTIFY_REPLY | ignored, no reply: no operation waits for an outside event |
+//! | INTERRUPT | no reply: ends the waiting of control operations (`waits`), nothing else waits for outside events |
+//! | NOTIFY_REPLY | ignored, no reply |
 //! | SETUPMAPPING REMOVEMAPPING and unknown numbers | ENOSYS |
 //!
 //! # What the kernel caches, and what makes it stale
@@ -75,6 +76,7 @@ mod pages;
 mod reply;
 mod request;
 mod unsettled;
+mod waits;
 mod xattr;
 
 pub(crate) use init::{Agreement, negotiate};
@@ -82,6 +84,7 @@ pub(crate) use pages::Origin;
 pub(crate) use request::Request;
 
 use crate::abi::Opcode;
+use crate::abi::record::InterruptIn;
 use crate::callers::Callers;
 use crate::config::Config;
 use crate::nodeid::NodeIds;
@@ -120,6 +123,7 @@ pub(crate) struct Dispatcher {
     pages: pages::Pages,
     notes: Arc<unsettled::Notes>,
     waiters: pages::Waiters,
+    waits: waits::Waits,
     listings: listings::Listings,
     cache_negative: bool,
     /// Reads may change access times: each open is asked for, and may drop what is cached.
@@ -164,6 +168,7 @@ impl Dispatcher {
             pages: pages::Pages::new(),
             notes: Arc::default(),
             waiters: pages::Waiters::new(queues),
+            waits: waits::Waits::default(),
             listings: listings::Listings::default(),
             cache_negative: config.cache_negative,
             keeps_atime,
@@ -263,7 +268,8 @@ impl Dispatcher {
         let answer = match opcode {
             Opcode::Forget => return self.forget(request),
             Opcode::BatchForget => return self.batch_forget(request),
-            Opcode::Interrupt | Opcode::NotifyReply => return Outcome::Silent,
+            Opcode::Interrupt => return self.interrupt(request),
+            Opcode::NotifyReply => return Outcome::Silent,
             _ => self.serve(opcode, request, &mut out),
         };
         match answer {
@@ -347,6 +353,18 @@ impl Dispatcher {
         };
         tracing::error!("closing the file system: {error}");
         *self.close_error.lock() = Some(error);
+    }
+
+    fn interrupt(&self, request: &Request<'_>) -> Outcome {
+        if let Ok(arg) = request.arg::<InterruptIn>() {
+            self.waits.interrupt(arg.unique);
+        }
+        Outcome::Silent
+    }
+
+    /// The connection has ended: nobody waits any more for something that may take long.
+    pub(crate) fn connection_ended(&self) {
+        self.waits.end();
     }
 
     pub(crate) fn take_close_error(&self) -> Option<FsError> {

@@ -117,12 +117,19 @@ pub(crate) enum Origin {
     Ring(u16),
 }
 
-/// How many serving threads wait for pages to go, and how many may.
+/// How many serving threads wait for pages to go, and how many may. Some wait for something else, for
+/// long: they count as well, and are half of a queue's at most.
 pub(super) struct Waiters {
     all: AtomicU32,
-    device: AtomicU32,
-    rings: Box<[AtomicU32]>,
+    device: Queue,
+    rings: Box<[Queue]>,
     limits: OnceLock<Limits>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: AtomicU32,
+    for_long: AtomicU32,
 }
 
 /// Threads that may wait at once.
@@ -137,8 +144,8 @@ impl Waiters {
     pub(super) fn new(cpus: usize) -> Waiters {
         Waiters {
             all: AtomicU32::new(0),
-            device: AtomicU32::new(0),
-            rings: (0..cpus).map(|_| AtomicU32::new(0)).collect(),
+            device: Queue::default(),
+            rings: (0..cpus).map(|_| Queue::default()).collect(),
             limits: OnceLock::new(),
         }
     }
@@ -155,18 +162,35 @@ impl Waiters {
 
     /// Waits for the message, if the queue can spare the thread. Whether the kernel has acted upon it.
     pub(super) fn wait(&self, origin: Origin, ticket: Ticket, notifier: &Notifier) -> bool {
-        let Some(limits) = self.limits.get() else { return false };
-        let (own, limit) = match origin {
-            Origin::Device => (&self.device, limits.device),
-            Origin::Ring(queue) => match self.rings.get(usize::from(queue)) {
-                Some(own) => (own, limits.ring),
-                None => return false,
-            },
-        };
-        let Some(_one) = Waiting::enter(own, limit) else { return false };
-        let Some(_of_all) = Waiting::enter(&self.all, limits.all) else { return false };
+        let Some((own, limit)) = self.queue(origin) else { return false };
+        let Some(_one) = Waiting::enter(&own.waiting, limit) else { return false };
+        let all = self.limits.get().map_or(0, |limits| limits.all);
+        let Some(_of_all) = Waiting::enter(&self.all, all) else { return false };
         notifier.wait(ticket)
     }
+
+    /// A place for who waits for long; `None`: too few threads would be left. Who waits for pages at this
+    /// moment does not count: he does so for a moment.
+    pub(super) fn enter_for_long(&self, origin: Origin) -> Option<ForLong<'_>> {
+        let (own, limit) = self.queue(origin)?;
+        let long = Waiting::enter(&own.for_long, limit.div_ceil(2))?;
+        let waiting = Waiting::enter(&own.waiting, u32::MAX)?;
+        Some(ForLong { _counted: [long, waiting] })
+    }
+
+    /// The queue, and one less than the threads that serve it.
+    fn queue(&self, origin: Origin) -> Option<(&Queue, u32)> {
+        let limits = self.limits.get()?;
+        match origin {
+            Origin::Device => Some((&self.device, limits.device)),
+            Origin::Ring(queue) => Some((self.rings.get(usize::from(queue))?, limits.ring)),
+        }
+    }
+}
+
+/// Held by a thread that waits for long.
+pub(super) struct ForLong<'a> {
+    _counted: [Waiting<'a>; 2],
 }
 
 struct Waiting<'a>(&'a AtomicU32);
@@ -195,6 +219,22 @@ mod tests {
         assert_eq!(chunks((1 << 17) - 1, 2), 0..2);
         assert_eq!(chunks(1 << 17, 1 << 20), 1..9);
         assert!(chunks(u64::MAX, 5).count() <= 1);
+    }
+
+    #[test]
+    fn half_wait_for_long_at_most() {
+        let waiters = Waiters::new(2);
+        let enter = |origin| waiters.enter_for_long(origin);
+        assert!(enter(Origin::Device).is_none(), "nobody serves yet");
+        waiters.limit(2, 4, 64);
+        let _one = enter(Origin::Device).unwrap();
+        assert!(enter(Origin::Device).is_none());
+        let _two = [(); 2].map(|()| enter(Origin::Ring(1)).unwrap());
+        assert!(enter(Origin::Ring(1)).is_none() && enter(Origin::Ring(2)).is_none());
+        assert!(enter(Origin::Ring(0)).is_some());
+        let (own, limit) = waiters.queue(Origin::Ring(1)).unwrap();
+        let third = Waiting::enter(&own.waiting, limit);
+        assert!(third.is_some() && Waiting::enter(&own.waiting, limit).is_none());
     }
 
     #[test]

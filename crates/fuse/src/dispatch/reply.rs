@@ -34,6 +34,12 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
+    /// In place of all that was written.
+    pub(super) fn put_first<T: Wire>(&mut self, value: &T) -> Answer<()> {
+        self.len = 0;
+        self.put(value)
+    }
+
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Answer<()> {
         let end = self.len + bytes.len();
         let room = self.buf.get_mut(self.len..end).ok_or(Failure::from(Errno::ERANGE))?;

@@ -5,6 +5,7 @@
 //! descriptors of the caller, which do not reach a server; beside them our own. A record's length
 //! is in the number of its command. What comes in is a stranger's: nothing here trusts it.
 
+pub mod kernels;
 pub mod quotas;
 
 use crate::find_new::NewExtent;
@@ -322,6 +323,13 @@ impl Records {
         let mut rest = answer.get(8..)?;
         let count = usize::try_from(number(answer, 0)?).ok().filter(|n| *n <= answer.len())?;
         (0..count).map(|_| R::read(&mut rest)).collect()
+    }
+}
+
+/// Bytes at some places of a record.
+pub(super) fn fill(record: &mut [u8], parts: &[(usize, &[u8])]) {
+    for (at, bytes) in parts {
+        record[*at..*at + bytes.len()].copy_from_slice(bytes);
     }
 }
 

@@ -66,14 +66,22 @@ pub(crate) fn rescan(engine: &Engine) -> Result<()> {
 pub(crate) fn wait_for_rescan<H>(engine: &Engine, hold: impl Fn() -> Result<H>) -> Result<()> {
     loop {
         let _held = hold()?;
-        let Some(status) = status(engine)? else { return Ok(()) };
-        match (status.rescan, status.inconsistent) {
-            (Some(_), _) => engine.core.health.may_go_on().fs()?,
-            (None, true) => return Err(Errno::EUCLEAN.into()),
-            (None, false) => return Ok(()),
+        if rescan_step(engine)? {
+            return Ok(());
         }
-        engine.committer.commit_written_back()?;
     }
+}
+
+/// A commit, if a rescan is under way; true if none is. EUCLEAN where numbers are not right then.
+pub(crate) fn rescan_step(engine: &Engine) -> Result<bool> {
+    let Some(status) = status(engine)? else { return Ok(true) };
+    match (status.rescan, status.inconsistent) {
+        (Some(_), _) => engine.core.health.may_go_on().fs()?,
+        (None, true) => return Err(Errno::EUCLEAN.into()),
+        (None, false) => return Ok(true),
+    }
+    engine.committer.commit_written_back()?;
+    Ok(false)
 }
 
 /// Ends quotas; all groups go.

@@ -27,6 +27,11 @@ pub(crate) fn may_write(engine: &Engine, caller: &Caller, id: InodeId, file: &St
     granted(engine, caller, id, file, 0o2)
 }
 
+/// EACCES unless the caller may list the directory and pass through it.
+pub(crate) fn may_list(engine: &Engine, caller: &Caller, id: InodeId, dir: &State) -> Result<()> {
+    granted(engine, caller, id, dir, 0o5)
+}
+
 fn granted(
     engine: &Engine,
     caller: &Caller,

@@ -223,25 +223,27 @@ fn by_helper_away(mountpoint: &Path, lazy: bool) -> io::Result<()> {
 
 /// Takes a mount away that is not served (yet): the connection is ended first, so that
 /// neither this nor anybody's sync(2) waits for an answer that will not come.
-pub(crate) fn give_up(mountpoint: &Path, number: Option<&str>) -> io::Result<()> {
+pub(crate) fn give_up(
+    mountpoint: &Path,
+    number: Option<&str>,
+    breaker: &Breaker,
+) -> io::Result<()> {
     let there = mount_table::number_on(mountpoint);
     let ours = number.is_some() && there.as_deref() == number;
     match number {
-        Some(_) if !ours => abort(number),
+        Some(_) if !ours => {
+            breaker.end();
+            Ok(())
+        }
         _ if sys::is_root() => sys::unmount(mountpoint, How::ByForce),
         _ => {
-            let aborted = abort(number);
-            by_helper_away(mountpoint, true).and(aborted)
+            breaker.end();
+            by_helper_away(mountpoint, true)
         }
     }
 }
 
-/// Ends the connection of the mount `number` (`major:minor`).
-fn abort(number: Option<&str>) -> io::Result<()> {
-    abort_file(number)?.write_all(b"1")
-}
-
-/// What ends a connection when something is written to it. Where nobody has mounted the kernel's
+/// What ends the connection of the mount `number` (`major:minor`) when something is written to it. Where nobody has mounted the kernel's
 /// control files (containers, small systems) root does so for himself, out of everybody's sight.
 fn abort_file(number: Option<&str>) -> io::Result<File> {
     let connection = number.and_then(connection).ok_or(io::ErrorKind::NotFound)?;

@@ -342,7 +342,7 @@ impl Session {
     fn give_up(&mut self) {
         self.state = State::Finished;
         let mountpoint = &self.unmounter.mountpoint;
-        if let Err(error) = mount::give_up(mountpoint, self.number.as_deref()) {
+        if let Err(error) = mount::give_up(mountpoint, self.number.as_deref(), &self.breaker) {
             tracing::warn!("unmounting {}: {error}", mountpoint.display());
         }
         self.notifier.close();

@@ -51,7 +51,7 @@ impl<'c> Copies<'c> {
     /// As many as there is room for in one piece each, but one.
     pub(super) fn make(&mut self, extents: &[Extent]) -> Result<()> {
         for extent in extents {
-            let to = match self.room.alloc(&self.core.space, extent.len, extent.len, None) {
+            let to = match self.room.alloc_to_move(&self.core.space, extent.len) {
                 Ok(to) => to.logical,
                 Err(btrfs_disk::Error::NoSpace) if !self.made.is_empty() => break,
                 Err(error) => return Err(error).fs(),

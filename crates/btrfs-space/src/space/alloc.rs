@@ -4,6 +4,11 @@
 //! an extent would continue its file. A group that another thread holds is passed over
 //! at first. Only the group's own lock is taken, and none over I/O.
 //!
+//! Invariants: groups of another profile than new chunks get are asked when no chunk can be
+//! made any more: what is said to have two copies has them, as long as there is room for two.
+//! They count as room all the same, so nobody who has a reservation finds nothing. One request
+//! makes no chunk more once it has made one that could not hold it.
+//!
 //! What it does not know: who pays (reservations), what a commit records.
 
 use super::class::{Class, SLOTS};
@@ -12,6 +17,7 @@ use super::prove::Unproven;
 use super::{Kind, Space};
 use crate::Extent;
 use crate::free_space::GroupSpan;
+use btrfs_disk::ids::block_group::PROFILE_MASK;
 use btrfs_disk::{Corrupt, Error, Key, Logical, Result};
 use locks::thread_number;
 use std::sync::Arc;
@@ -20,12 +26,33 @@ use std::sync::atomic::Ordering;
 /// A range shorter than wanted is taken before a chunk is made if it has this much.
 const GOOD_ENOUGH: u64 = 1 << 20;
 
+/// Groups of a kind that come into question.
+struct Among<'g> {
+    groups: &'g [Arc<Group>],
+    /// What new chunks get.
+    profile: u64,
+    /// Groups of that profile; else the others.
+    as_wanted: bool,
+}
+
+impl Among<'_> {
+    fn has(&self, group: &Group) -> bool {
+        (group.flags & PROFILE_MASK == self.profile) == self.as_wanted
+    }
+
+    /// The group with `goal`; groups stand in the order in which they became known.
+    fn holding(&self, goal: Logical) -> Option<&Arc<Group>> {
+        let found = self.groups.iter().find(|g| (g.start..g.end()).contains(&goal.0));
+        found.filter(|group| self.has(group))
+    }
+}
+
 impl Space {
     /// Takes up to `want` bytes in one piece, at least `min`; makes a chunk where that is
     /// needed and possible. Does not ask whether the bytes are reserved for others: data
     /// goes through a [`super::DataReservation`].
     pub fn alloc(&self, kind: Kind, want: u64, min: u64) -> Result<Extent> {
-        self.alloc_ask(kind, &Ask { want, min, goal: None, paid: false })
+        self.alloc_ask(kind, &Ask { want, min, ..Ask::default() })
     }
 
     pub(super) fn alloc_ask(&self, kind: Kind, ask: &Ask) -> Result<Extent> {
@@ -34,25 +61,57 @@ impl Space {
         let class = self.class(kind);
         assert!(ask.min > 0 && ask.min <= ask.want, "min lies within want");
         assert!(ask.want.is_multiple_of(class.unit) && ask.min.is_multiple_of(class.unit));
-        class.search(ask.paid, || self.look(class, kind, ask))?.ok_or(Error::NoSpace)
+        let mut in_vain = false;
+        let found = class.search(ask.paid, || self.look(class, kind, ask, &mut in_vain))?;
+        found.ok_or(Error::NoSpace)
     }
 
-    /// In all groups, and in chunks that are made for it.
-    fn look(&self, class: &Class, kind: Kind, ask: &Ask) -> Result<Option<Extent>> {
+    /// In all groups, and in chunks that are made for it, unless one was made `in_vain`.
+    fn look(
+        &self,
+        class: &Class,
+        kind: Kind,
+        ask: &Ask,
+        in_vain: &mut bool,
+    ) -> Result<Option<Extent>> {
         let good = ask.min.max(ask.want.min(GOOD_ENOUGH));
         loop {
             let groups = class.snapshot();
-            if let found @ Some(_) = self.whole(class, &groups, ask)? {
+            let among = Among { groups: &groups, profile: class.profile(), as_wanted: true };
+            if let found @ Some(_) = self.whole(class, &among, ask)? {
                 return Ok(found);
             }
-            if let found @ Some(_) = self.best(&groups, ask, good)? {
+            if let found @ Some(_) = self.best(&among, ask, good)? {
                 return Ok(found);
+            }
+            if *in_vain {
+                return self.at_last(class, among, ask);
             }
             match self.chunk_for(kind, groups.len()) {
-                Ok(()) => {}
-                Err(Error::NoSpace) => return self.best(&groups, ask, ask.min),
+                // What it had others may have by the time that we look, and then there are more.
+                Ok(Some(new)) => {
+                    let longest = self.group_at(new.logical).map_or(0, |group| group.longest());
+                    *in_vain = longest < good;
+                }
+                Ok(None) => {}
+                Err(Error::NoSpace) => return self.at_last(class, among, ask),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// There is no chunk for it: less than is good, and then fewer copies, or more, than are wanted.
+    fn at_last(&self, class: &Class, among: Among<'_>, ask: &Ask) -> Result<Option<Extent>> {
+        if let found @ Some(_) = self.best(&among, ask, ask.min)? {
+            return Ok(found);
+        }
+        if ask.converts && class.target().is_some() {
+            return Ok(None);
+        }
+        let others = Among { as_wanted: false, ..among };
+        match self.whole(class, &others, ask)? {
+            None => self.best(&others, ask, ask.min),
+            found => Ok(found),
         }
     }
 
@@ -121,8 +180,9 @@ impl Space {
 /// Where an allocation looks.
 impl Space {
     /// All that is wanted in one piece.
-    fn whole(&self, class: &Class, groups: &[Arc<Group>], ask: &Ask) -> Result<Option<Extent>> {
-        if let Some(group) = ask.goal.and_then(|goal| holding(groups, goal))
+    fn whole(&self, class: &Class, among: &Among<'_>, ask: &Ask) -> Result<Option<Extent>> {
+        let groups = among.groups;
+        if let Some(group) = ask.goal.and_then(|goal| among.holding(goal))
             && group.largest() >= ask.want
             && let Some(extent) = self.take(group, ask, Fit::Whole, true)?
         {
@@ -138,7 +198,7 @@ impl Space {
             for step in 0..groups.len() {
                 let at = (first + step) % groups.len();
                 let group = &groups[at];
-                if group.is_known() != known || group.largest() < ask.want {
+                if group.is_known() != known || group.largest() < ask.want || !among.has(group) {
                     continue;
                 }
                 if let Some(extent) = self.take(group, ask, Fit::Whole, patience)? {
@@ -151,9 +211,10 @@ impl Space {
     }
 
     /// The largest piece there is, if it has `min` bytes.
-    fn best(&self, groups: &[Arc<Group>], ask: &Ask, min: u64) -> Result<Option<Extent>> {
+    fn best(&self, among: &Among<'_>, ask: &Ask, min: u64) -> Result<Option<Extent>> {
         loop {
-            let Some(group) = groups.iter().max_by_key(|group| group.largest()) else {
+            let groups = among.groups.iter().filter(|group| among.has(group));
+            let Some(group) = groups.max_by_key(|group| group.largest()) else {
                 return Ok(None);
             };
             if group.largest() < min {
@@ -199,9 +260,4 @@ fn outside(extent: &Extent) -> Error {
     Corrupt::new(format!("extent of {} bytes lies in no block group", extent.len))
         .at(extent.logical)
         .into()
-}
-
-/// The group with `goal`; groups stand in the order in which they became known.
-fn holding(groups: &[Arc<Group>], goal: Logical) -> Option<&Arc<Group>> {
-    groups.iter().find(|group| (group.start..group.end()).contains(&goal.0))
 }

@@ -166,12 +166,12 @@ fn wanted_len(flags: u64, total: u64) -> u64 {
 impl Space {
     /// Makes one chunk more for `kind` unless another thread has just done so (the
     /// caller saw `seen` groups). `NoSpace` where the device is full.
-    pub(super) fn chunk_for(&self, kind: Kind, seen: usize) -> Result<()> {
+    pub(super) fn chunk_for(&self, kind: Kind, seen: usize) -> Result<Option<NewChunk>> {
         let mut device = self.device.lock();
         if self.class(kind).snapshot().len() != seen {
-            return Ok(());
+            return Ok(None);
         }
-        self.make_chunk(&mut device, kind).map(|_| ())
+        self.make_chunk(&mut device, kind).map(Some)
     }
 
     /// Makes chunks before they are needed, as long as the device has plenty: a tree log must

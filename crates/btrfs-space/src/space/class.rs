@@ -79,15 +79,20 @@ impl Class {
         }
     }
 
-    /// The profile of new chunks: that of the groups there are; two copies win.
     pub(super) fn holds_nodes_only(&self) -> bool {
         self.type_flags & DATA == 0
     }
 
+    /// The profile of new chunks: that of the groups there are; two copies win.
     pub(super) fn profile(&self) -> u64 {
+        self.target().unwrap_or_else(|| self.profile.load(Ordering::Relaxed))
+    }
+
+    /// What a balance converts to.
+    pub(super) fn target(&self) -> Option<u64> {
         match self.target.load(Ordering::Relaxed) {
-            OWN => self.profile.load(Ordering::Relaxed),
-            target => target,
+            OWN => None,
+            target => Some(target),
         }
     }
 

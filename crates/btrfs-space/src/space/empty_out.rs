@@ -30,22 +30,62 @@ impl Space {
     pub(super) fn keep_aside(&self, group: &Arc<Group>, room: i64) -> Result<()> {
         let class = &group.class;
         let kind = self.kind_of_group(group);
-        let floor = || match kind {
-            Kind::Data => 0,
-            _ => class.global_reserve.load(Ordering::Relaxed),
+        let floor = || {
+            let kept = match kind {
+                Kind::Data => 0,
+                _ => class.global_reserve.load(Ordering::Relaxed),
+            };
+            kept.saturating_add(room)
         };
         // The last one of a kind says which profile new ones get, and cannot go.
-        let stays = |other: &Arc<Group>| {
-            let as_wanted = other.flags & PROFILE_MASK == class.profile();
-            other.start != group.start && as_wanted && !other.is_set_aside()
-        };
+        let stays = |other: &Arc<Group>| other.start != group.start && self.is_as_wanted(other);
+        if class.target().is_some() {
+            self.room_as_wanted(group, room)?;
+        }
         if !class.snapshot().iter().any(stays) {
             self.chunk_in_any_case(kind)?;
         }
-        while !group.set_aside(floor().saturating_add(room)) {
-            self.chunk_in_any_case(kind)?;
+        while !group.set_aside(floor()) {
+            self.chunk_towards(kind, group.usable() as i64, floor())?;
         }
         Ok(())
+    }
+
+    /// What is allocated goes to such groups first.
+    pub(super) fn is_as_wanted(&self, group: &Group) -> bool {
+        group.flags & PROFILE_MASK == group.class.profile() && !group.is_set_aside()
+    }
+
+    /// Groups of the profile that a balance converts to have `room` bytes beside `without`: what is
+    /// free of another profile is no place for what is to be converted.
+    fn room_as_wanted(&self, without: &Arc<Group>, room: i64) -> Result<()> {
+        let (class, kind) = (&without.class, self.kind_of_group(without));
+        let free = || -> u64 {
+            let groups = class.snapshot();
+            let wanted = groups.iter().filter(|g| g.start != without.start);
+            wanted.filter(|g| self.is_as_wanted(g)).map(|g| g.usable()).sum()
+        };
+        loop {
+            let missing = room - free() as i64;
+            if missing <= 0 {
+                return Ok(());
+            }
+            self.chunk_towards(kind, class.available().saturating_add(missing), 0)?;
+        }
+    }
+
+    /// A chunk on the way to `bytes` that can be reserved with `floor` left; none where all of them
+    /// together would not do.
+    fn chunk_towards(&self, kind: Kind, bytes: i64, floor: i64) -> Result<()> {
+        loop {
+            match self.could_hold(kind, bytes, floor) {
+                Err(Error::NoSpace) if self.reclaim_for(kind)? => {}
+                could => {
+                    could?;
+                    return self.chunk_in_any_case(kind);
+                }
+            }
+        }
     }
 
     /// A new chunk, for which empty ones of another kind make room.

@@ -43,7 +43,7 @@ struct State {
 }
 
 /// What an allocation asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Ask {
     pub want: u64,
     pub min: u64,
@@ -51,6 +51,8 @@ pub(super) struct Ask {
     pub goal: Option<Logical>,
     /// A reservation answers for it.
     pub paid: bool,
+    /// It moves: while a balance converts, a group of another profile is no place for it.
+    pub converts: bool,
 }
 
 /// How an allocation may deviate from what is wanted.
@@ -125,6 +127,17 @@ impl Group {
     /// Bytes that superblock copies keep from being allocated.
     pub(super) fn excluded(&self) -> u64 {
         self.excluded.iter().map(|(_, len)| len).sum()
+    }
+
+    /// The longest piece between those: of an empty group no extent can have more.
+    pub(super) fn longest(&self) -> u64 {
+        let ends = self.excluded.iter().map(|(start, len)| (*start, start + len));
+        let (mut at, mut longest) = (self.start, 0);
+        for (start, end) in ends.chain([(self.end(), self.end())]) {
+            longest = longest.max(start.saturating_sub(at));
+            at = end;
+        }
+        longest
     }
 
     pub(super) fn excluded_ranges(&self) -> &[(u64, u64)] {
@@ -386,6 +399,11 @@ impl Group {
 
     pub(super) fn used(&self) -> u64 {
         self.state.lock().used
+    }
+
+    /// Bytes that can be allocated.
+    pub(super) fn usable(&self) -> u64 {
+        self.state.lock().free.usable()
     }
 
     /// Free ranges as of now.

@@ -51,12 +51,22 @@ impl DataReservation {
         min: u64,
         goal: Option<Logical>,
     ) -> Result<Extent> {
+        self.take(space, Ask { want, min, goal, ..Ask::default() })
+    }
+
+    /// `len` bytes in one piece for content that moves: while a balance converts, in a group of the
+    /// profile that it converts to, or nowhere.
+    pub fn alloc_to_move(&mut self, space: &Space, len: u64) -> Result<Extent> {
+        self.take(space, Ask { want: len, min: len, converts: true, ..Ask::default() })
+    }
+
+    fn take(&mut self, space: &Space, ask: Ask) -> Result<Extent> {
         let unit = self.class().unit;
-        let want = want.min(self.bytes() / unit * unit);
-        if want < min {
+        let want = ask.want.min(self.bytes() / unit * unit);
+        if want < ask.min {
             return Err(Error::NoSpace);
         }
-        let extent = space.alloc_ask(Kind::Data, &Ask { want, min, goal, paid: true })?;
+        let extent = space.alloc_ask(Kind::Data, &Ask { want, paid: true, ..ask })?;
         self.spend(extent.len);
         Ok(extent)
     }
@@ -69,7 +79,7 @@ impl MetadataReservation {
         if !paid {
             self.class().unpaid.fetch_add(1, Ordering::Relaxed);
         }
-        let ask = Ask { want: node_size, min: node_size, goal: None, paid };
+        let ask = Ask { want: node_size, min: node_size, paid, ..Ask::default() };
         let extent = space.alloc_ask(Kind::Metadata, &ask)?;
         self.spend(if paid { node_size } else { 0 });
         Ok(extent)
@@ -131,17 +141,24 @@ impl Space {
             Priority::Commit => 0,
         };
         while !class.reserve_ahead(signed, kept(), || self.device.lock()) {
-            let floor = kept() - class.overcommit.load(Ordering::Relaxed);
-            self.could_hold(Kind::Metadata, signed, floor)?;
+            self.could_hold(Kind::Metadata, signed, kept())?;
             self.chunk_for(Kind::Metadata, class.snapshot().len())?;
         }
         Ok(MetadataReservation::new(class, bytes))
     }
 
-    /// Refuses what all chunks together could not hold, before any is made.
-    fn could_hold(&self, kind: Kind, bytes: i64, floor: i64) -> Result<()> {
-        let unallocated = self.unallocated.load(Ordering::Relaxed) as i64;
-        let most = self.class(kind).available().saturating_add(unallocated).saturating_sub(floor);
+    /// Refuses what all chunks together could not hold with `floor` bytes left, before any is made.
+    pub(super) fn could_hold(&self, kind: Kind, bytes: i64, floor: i64) -> Result<()> {
+        let class = self.class(kind);
+        let unallocated = self.unallocated.load(Ordering::Relaxed);
+        let room = match kind {
+            Kind::Data if !self.mixed() => {
+                unallocated.saturating_sub(self.class(Kind::Metadata).owed(0))
+            }
+            _ => unallocated,
+        };
+        let room = (room / class.copies()) as i64;
+        let most = class.available().saturating_add(room).saturating_sub(floor);
         if bytes > most { Err(Error::NoSpace) } else { Ok(()) }
     }
 }

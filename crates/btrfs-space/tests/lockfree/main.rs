@@ -65,7 +65,7 @@ fn reserve_unit(class: &Arc<Class>) -> Option<DataReservation> {
 /// there is none it does not look.
 fn take_reserved(group: &Group, mut reservation: DataReservation) -> Extent {
     assert!(group.largest() >= UNIT, "the hint hides what is reserved");
-    let ask = Ask { want: UNIT, min: UNIT, goal: None, paid: true };
+    let ask = Ask { want: UNIT, min: UNIT, paid: true, ..Ask::default() };
     let extent = group.alloc(&ask, Fit::Whole, true).expect("reserved");
     reservation.spend(extent.len);
     extent
@@ -178,7 +178,7 @@ fn what_is_reserved_is_found() {
 
 /// Takes one unit out of the reservation from whichever group has it, in this order.
 fn search_reserved(groups: [&Group; 2], mut reservation: DataReservation) -> Extent {
-    let ask = Ask { want: UNIT, min: UNIT, goal: None, paid: true };
+    let ask = Ask { want: UNIT, min: UNIT, paid: true, ..Ask::default() };
     let look = || -> Result<_, ()> {
         let with_room = groups.iter().filter(|group| group.largest() >= UNIT);
         Ok(with_room.filter_map(|group| group.alloc(&ask, Fit::Whole, true)).next())

@@ -17,7 +17,9 @@ use crate::free_space::Ranges;
 use btrfs_disk::ids::block_group::{METADATA, SYSTEM};
 use btrfs_disk::ids::{DEVICE_RESERVED, STRIPE_LEN};
 use btrfs_disk::items::{Chunk, ChunkFields, DevItem, Stripe};
-use btrfs_disk::{Error, Generation, Logical, Physical, Result};
+use btrfs_disk::key::KEY_SIZE;
+use btrfs_disk::superblock::SYS_CHUNK_ARRAY_SIZE;
+use btrfs_disk::{Error, FixedSize, Generation, Logical, Physical, Result};
 use btrfs_volume::{ADDRESSES_END, ChunkInfo, SUPER_EXCLUDED, Volume, super_copies};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -81,6 +83,22 @@ impl Device {
             gone: Vec::new(),
             kept: None,
         }
+    }
+
+    /// No chunk has these bytes any more: a hole, as far as another may come to lie there.
+    pub(super) fn open_hole(&mut self, at: u64, len: u64) {
+        // A hole there already would be damage that loading has refused.
+        let _ = self.holes.insert(at, len);
+        self.holes.subtract(0, DEVICE_RESERVED);
+        if let Some(limit) = self.limit {
+            self.holes.subtract(limit, self.item.total_bytes - limit);
+        }
+    }
+
+    /// Whether there is a place for a chunk of just so many bytes.
+    pub(super) fn can_make(&self, copies: u64, len: u64) -> bool {
+        let end = self.next_logical.next_multiple_of(STRIPE_LEN) + len;
+        end <= ADDRESSES_END && self.place(copies, len, len).is_some()
     }
 
     /// Whole 64 KiB pieces that no chunk has.
@@ -276,6 +294,9 @@ impl Space {
         let (flags, copies) = (class.type_flags | class.profile(), class.copies());
         let min = if kind == Kind::System { STRIPE_LEN } else { SMALLEST.min(len) };
         let len = len.min(room / copies / STRIPE_LEN * STRIPE_LEN);
+        if kind == Kind::System && !self.can_have_system_chunk(copies) {
+            return Err(Error::NoSpace);
+        }
         let placed = if len >= min { device.place(copies, len, min) } else { None };
         let (stripes, len) = placed.ok_or(Error::NoSpace)?;
         let new = self.describe(device, flags, len, &stripes);
@@ -293,6 +314,15 @@ impl Space {
         self.publish_group(&new, flags, len)?;
         self.retune(device);
         Ok(new)
+    }
+
+    /// The superblock has to name it beside all others: one too many, and no commit succeeds any more.
+    fn can_have_system_chunk(&self, copies: u64) -> bool {
+        let size = |stripes: usize| KEY_SIZE + ChunkFields::SIZE + stripes * Stripe::SIZE;
+        let chunks = self.volume.chunks();
+        let named = chunks.iter().filter(|chunk| chunk.flags & SYSTEM != 0);
+        let bytes: usize = named.map(|chunk| size(chunk.stripes.len())).sum();
+        bytes + size(copies as usize) <= SYS_CHUNK_ARRAY_SIZE
     }
 
     /// Device bytes that a data chunk may take: metadata reservations keep theirs.

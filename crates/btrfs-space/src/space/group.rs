@@ -411,6 +411,12 @@ impl Group {
         self.state.lock().free.ranges().iter().collect()
     }
 
+    /// What is free, also if nobody gets it while the group is emptied.
+    pub(super) fn claimed_ranges(&self) -> Vec<(u64, u64)> {
+        let state = self.state.lock();
+        state.aside.as_ref().unwrap_or(state.free.ranges()).iter().collect()
+    }
+
     /// What of a logical range is free as of now: (start, end).
     pub(super) fn free_within(&self, range: &Range<u64>) -> Vec<(u64, u64)> {
         let state = self.state.lock();

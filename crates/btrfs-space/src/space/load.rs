@@ -107,7 +107,7 @@ impl Space {
         let bytes = groups.values().map(|group| {
             let span = GroupSpan { start: group.start, len: group.len, sector };
             // Superblock copies count as free there, and may join ranges here.
-            let ranges = group.free_ranges().len() + 2 * group.excluded_ranges().len();
+            let ranges = group.claimed_ranges().len() + 2 * group.excluded_ranges().len();
             span.most_bytes(ranges as u64)
         });
         bytes.sum()

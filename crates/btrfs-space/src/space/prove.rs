@@ -84,8 +84,9 @@ impl Claim<'_> {
         let group = self.0;
         let node_size = u64::from(reader.geometry().node_size);
         let mut items = TreeItems::new(reader, &roots.extent);
-        let mut seen =
-            Seen { group, free: group.free_ranges(), next: 0, end: group.start, used: 0 };
+        // What is set aside is allocated from later.
+        let free = group.claimed_ranges();
+        let mut seen = Seen { group, free, next: 0, end: group.start, used: 0 };
         if let Some(extent) = last_before(&mut items, group.start, node_size)? {
             seen.in_front(extent).map_err(Unproven::Wrong)?;
         }

@@ -1,10 +1,11 @@
 //! Empty chunks go back to the device when the other kind of data needs their room.
 //!
 //! Invariants: a chunk goes only if nothing of it is used, pinned or in flight, and if the
-//! reservations of its kind are covered without it; the last one of a kind stays, since it
-//! says which profile new ones get. From then on nothing can be allocated in it; the next
+//! reservations of its kind are covered without it; the last one of a kind with the profile that
+//! new ones get stays, since it alone says so. From then on nothing can be allocated in it; the next
 //! commit records that it is gone. Its room on the device is free at once: no tree of the
-//! last commit refers to anything in it.
+//! last commit refers to anything in it. The device's first MiB is not: it is a boot loader's, and
+//! an old mkfs put a chunk there all the same.
 
 use super::chunk_alloc::Device;
 use super::group::Group;
@@ -45,26 +46,34 @@ impl Space {
             _ => 0,
         };
         let groups = class.snapshot();
-        if let [last] = &groups[..] {
-            return self.exchange_last(&mut device, from, last);
-        }
+        let last = self.last_of(&groups);
         // The newest first: those of mkfs are the smallest.
         for group in groups.iter().rev() {
-            if !group.is_set_aside() && group.close(floor) {
+            let stays = group.is_set_aside() || last.is_some_and(|last| last.start == group.start);
+            if !stays && group.close(floor) {
                 self.give_up(&mut device, group)?;
                 return Ok(true);
             }
         }
-        Ok(false)
+        last.map_or(Ok(false), |last| self.exchange_last(&mut device, from, last))
+    }
+
+    /// The only one of all groups, or of those with the profile that new ones get.
+    fn last_of<'g>(&self, groups: &'g [Arc<Group>]) -> Option<&'g Arc<Group>> {
+        if let [last] = groups {
+            return Some(last);
+        }
+        let mut as_wanted = groups.iter().filter(|group| self.is_as_wanted(group));
+        as_wanted.next().filter(|_| as_wanted.next().is_none())
     }
 
     /// The last empty data group of a volume full of metadata (of small files, say) makes
     /// room, too: a smaller one takes its place, which keeps the profile.
     fn exchange_last(&self, device: &mut Device, kind: Kind, last: &Arc<Group>) -> Result<bool> {
-        let worth = kind == Kind::Data && last.len >= 2 * LAST;
+        let worth = kind == Kind::Data && last.len >= 2 * LAST && !last.is_set_aside();
         // What is reserved then must fit the new group. Who looks for room meanwhile waits for
         // the chunk lock.
-        if !worth || !last.close(-(LAST as i64)) {
+        if !worth || !self.is_room_instead_of(device, last) || !last.close(-(LAST as i64)) {
             return Ok(false);
         }
         self.give_up(device, last)?;
@@ -72,16 +81,25 @@ impl Space {
         self.make_chunk_of(device, kind, LAST, room).map(|_| true)
     }
 
+    /// Whether a small group finds a place once this one is gone: while the device is made smaller
+    /// what lies behind its end to be is none.
+    fn is_room_instead_of(&self, device: &mut Device, last: &Group) -> bool {
+        let before = device.holes.clone();
+        let chunk = self.volume.chunk(Logical(last.start));
+        for (_, at) in chunk.iter().flat_map(|chunk| &chunk.stripes) {
+            device.open_hole(at.0, last.len);
+        }
+        let found = device.can_make(last.class.copies(), LAST);
+        device.holes = before;
+        found
+    }
+
     pub(super) fn give_up(&self, device: &mut Device, group: &Arc<Group>) -> Result<()> {
         let logical = Logical(group.start);
         let stripes = self.volume.chunk(logical).map_or(Vec::new(), |chunk| chunk.stripes);
         for (_, at) in &stripes {
-            // A hole there already would be damage that loading has refused.
-            let _ = device.holes.insert(at.0, group.len);
+            device.open_hole(at.0, group.len);
             device.item.bytes_used = device.item.bytes_used.saturating_sub(group.len);
-        }
-        if let Some(limit) = device.limit {
-            device.holes.subtract(limit, device.item.total_bytes - limit);
         }
         match device.unrecorded.iter().position(|new| new.logical == logical) {
             Some(at) => {

@@ -89,7 +89,13 @@ fn go_on(fs: &BtrfsFs, writes: bool) -> Result<()> {
         tracing::warn!("a balance is paused (skip_balance)");
         return Ok(());
     }
-    fs.resume_balance()
+    match fs.resume_balance() {
+        Err(vfs::FsError::Unsupported(why)) => {
+            tracing::warn!("{why}");
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Who only reads does without, where what the volume says of one is lost.

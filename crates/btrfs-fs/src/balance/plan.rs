@@ -86,9 +86,15 @@ pub(super) fn limits(filter: &BalanceFilter) -> (u64, u64) {
     }
 }
 
-/// Why a balance cannot be begun. Fewer copies of nodes are for who insists.
-pub(super) fn is_sound(item: &BalanceItem, now: impl Fn(u64) -> u64) -> bool {
+/// Whether a balance can be begun. Fewer copies of nodes are for who insists. Where data and metadata share
+/// their block groups (`mixed`) both are meant, with the same filters, or neither.
+pub(super) fn is_sound(item: &BalanceItem, mixed: bool, now: impl Fn(u64) -> u64) -> bool {
     if item.unknown().is_some() || item.flags & balance_flags::TYPES == 0 {
+        return false;
+    }
+    let of_both = item.flags & (DATA | METADATA);
+    let alike = of_both == DATA | METADATA && item.data == item.metadata;
+    if mixed && of_both != 0 && !alike {
         return false;
     }
     item.filters().into_iter().filter(|(kind, _)| item.flags & kind != 0).all(|(kind, filter)| {
@@ -103,6 +109,13 @@ pub(super) fn is_sound(item: &BalanceItem, now: impl Fn(u64) -> u64) -> bool {
         let safe = insists || !fewer || kind & (METADATA | SYSTEM) == 0;
         target(filter.target).is_some() && safe
     })
+}
+
+/// Whether we can convert to what it converts to: the kernel makes profiles that we do not.
+pub(super) fn can_be_made(item: &BalanceItem) -> bool {
+    let wanted = item.filters().into_iter().filter(|(kind, _)| item.flags & kind != 0);
+    let mut converts = wanted.filter(|(_, filter)| filter.has(f::CONVERT));
+    converts.all(|(_, filter)| target(filter.target).is_some())
 }
 
 /// The same without filters of types that it is not about: the kernel, which may have to go on with it,

@@ -64,9 +64,26 @@ impl Balancer {
                 return Err(error);
             }
         }
-        self.committer.commit_written_back()?;
+        self.committer.commit_written_back().inspect_err(|_| self.back_to(now))?;
         report.time = start.elapsed();
         Ok(report)
+    }
+
+    /// No commit has the new size, and none is to have it. Of a larger one nothing is taken back that a chunk
+    /// has come to lie in meanwhile.
+    fn back_to(&self, old: u64) {
+        let space = &self.core.space;
+        let done = match space.device_bytes() {
+            now if now <= old => space.grow(old),
+            _ => space.will_shrink(old).and_then(|()| match space.behind(old).is_empty() {
+                true => space.shrink(),
+                false => Err(btrfs_disk::Error::NoSpace),
+            }),
+        };
+        if let Err(error) = done {
+            space.do_not_shrink();
+            tracing::error!(%error, "the volume keeps its new size");
+        }
     }
 
     fn clear_behind(&self, total: u64, report: &mut BalanceReport) -> Result<()> {

@@ -20,7 +20,7 @@ use btrfs_volume::ChunkInfo;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use vfs::{Errno, Result};
+use vfs::{Errno, FsError, Result};
 
 /// Where a balance is, or how the last one ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -92,10 +92,10 @@ impl Balancer {
     pub(crate) fn begin(&self, item: BalanceItem) -> Result<()> {
         self.core.health.changeable().fs()?;
         let now = |kind| self.core.space.profile_of(kind_of(kind));
-        if !plan::is_sound(&item, now) {
+        if !plan::is_sound(&item, self.core.space.mixed(), now) {
             return Err(Errno::EINVAL.into());
         }
-        self.claim(|state| match state {
+        self.claim(|status| match status.state {
             BalanceState::Running => Err(Errno::EINPROGRESS.into()),
             BalanceState::Paused => Err(Errno::EINVAL.into()),
             _ => Ok(()),
@@ -105,10 +105,12 @@ impl Balancer {
         self.put(None, Some(&item)).inspect_err(|_| self.status.lock().state = BalanceState::None)
     }
 
-    /// A paused one is to go on. ESRCH: there is none. EINPROGRESS: it is at work.
+    /// A paused one is to go on. ESRCH: there is none. EINPROGRESS: it is at work. EOPNOTSUPP: it converts to
+    /// a profile that is not made here, and stays as it is for who makes it.
     pub(crate) fn begin_again(&self) -> Result<()> {
         self.core.health.changeable().fs()?;
-        self.claim(|state| match state {
+        self.claim(|status| match status.state {
+            BalanceState::Paused if !plan::can_be_made(&status.item) => Err(not_made()),
             BalanceState::Paused => Ok(()),
             BalanceState::Running => Err(Errno::EINPROGRESS.into()),
             _ => Err(Errno::ESRCH.into()),
@@ -118,13 +120,13 @@ impl Balancer {
         Ok(())
     }
 
-    fn claim(&self, may: impl FnOnce(BalanceState) -> Result<()>) -> Result<()> {
+    fn claim(&self, may: impl FnOnce(&BalanceStatus) -> Result<()>) -> Result<()> {
         // Its own commits make chunks, too.
         let end = self.core.volume.chunks().iter().map(ChunkInfo::end).max();
         let mut status = self.status.lock();
         // Who makes the mount still, or closes it, says so first, and looks here then.
         self.core.health.may_go_on().fs()?;
-        may(status.state)?;
+        may(&status)?;
         self.runs.begin();
         self.wish.store(GO, Ordering::Release);
         self.chunks_end.store(end.unwrap_or(u64::MAX), Ordering::Release);
@@ -324,6 +326,12 @@ impl Balancer {
         }
         Ok(())
     }
+}
+
+fn not_made() -> FsError {
+    let what = "the balance converts to a profile that this program does not make: it stays paused, \
+                until the kernel goes on with it, or it is cancelled";
+    FsError::Unsupported(what.into())
 }
 
 fn kind_of(flags: u64) -> Kind {

@@ -6,6 +6,8 @@
 //! an ORPHAN_ITEM for it in its subvolume.
 //! Erasing goes in steps, each of them one operation that leaves a consistent inode.
 
+mod data_reloc;
+
 use crate::error::IntoFs;
 use crate::extents::{Mapped, drop_range};
 use crate::ino::InodeId;
@@ -175,10 +177,15 @@ impl Orphans {
         let roots = self.core.roots();
         // Of one that is being deleted all goes.
         let alive = roots.trees.iter().filter(|(t, root)| t.is_subvolume() && root.item.refs > 0);
-        let trees: Vec<TreeId> = alive.map(|(tree, _)| tree).collect();
+        let all = alive.map(|(tree, _)| tree).chain([TreeId::DATA_RELOC]);
+        let trees: Vec<TreeId> = all.collect();
         let mut erased = 0;
         for tree in trees {
-            match self.clean_tree(tree) {
+            let cleaned = match tree {
+                TreeId::DATA_RELOC => data_reloc::free(&self.core, &self.reserver),
+                _ => self.clean_tree(tree),
+            };
+            match cleaned {
                 Ok(count) => erased += count,
                 // They stay: the rest of the volume can be used all the same.
                 Err(error) if self.may_stay(&error) => {

@@ -4,7 +4,7 @@
 //! tree that owns the node (header owner), or, once the node carries FULL_BACKREF,
 //! *shared*, by the node's own address. A node is held by each tree or node that points
 //! to it. Several trees may hold a node only in subvolumes, and only if the node was
-//! there at the tree's last snapshot or relocation made it.
+//! there at the tree's last snapshot or relocation made it; and in the kernel's tree for moving content.
 //!
 //! Invariant: after [`detach`], the pointers of the copy (same pointers, owner `tree`)
 //! are held keyed by `tree`; the old node's pointers are held as its flags say, or by
@@ -99,8 +99,9 @@ pub fn change_pointers(
 
 /// Whether another tree may hold `node` of `tree` too.
 pub fn may_be_shared(tree: TreeId, node: &Node, last_snapshot: Generation) -> bool {
-    tree.is_subvolume()
-        && (node.generation() <= last_snapshot || node.header().flags & FLAG_RELOC != 0)
+    let by_time = node.generation() <= last_snapshot || node.header().flags & FLAG_RELOC != 0;
+    // Kernels before about 5.16 let relocations share nodes of that one; since then its references say so.
+    tree == TreeId::DATA_RELOC || tree.is_subvolume() && by_time
 }
 
 /// `tree` replaces `old` by a copy, or does without it: the pointers' references change

@@ -4,13 +4,15 @@
 
 mod common;
 
-use blockdev::BlockDevice;
+use blockdev::{BlockDevice, MemDevice};
 use blocksim::{Image, SimDevice};
 use btrfs_check::Severity;
 use btrfs_disk::{Superblock, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options, ReceivedFrom, SubvolId};
 use btrfs_image::mkfs::{self, MkfsOptions};
 use btrfs_volume::{OpenOptions, Volume};
+use fuzzing::hostile::base::Base;
+use fuzzing::hostile::leaf::Leaf;
 use std::sync::Arc;
 use vfs::{FileSystem, Ino};
 
@@ -206,20 +208,34 @@ fn subvolumes_come_and_go_where_the_tree_is_lost() {
 /// What no commit brought to its end, and is deleted before another one, is listed nowhere.
 #[test]
 fn what_no_commit_made_received_goes_as_such() {
-    let device = new_volume();
-    let fs = open(&device, false);
-    let (sub, _) = subvolume(&fs, "sub");
-    fs.sync().expect("commit");
-    fs.hold_commits().expect("hold");
-    let from = ReceivedFrom { uuid: SENT, stransid: 7, stime: (1, 2) };
-    let told = fs.complete_received(&Caller::root(), sub, &from);
-    assert_eq!(common::errno(told), libc::EBUSY);
-    fs.delete_subvolume(&Caller::root(), Delete::Id(sub)).expect("delete");
-    fs.commit_held().expect("commit");
-    assert!(fs.sync_deleted(&[], None).expect("it goes"));
-    assert_eq!(fs.read_only_reason(), None);
-    fs.destroy().expect("close");
-    judge(&device);
+    for deleted in [false, true] {
+        let device = Arc::new(MemDevice::new(256 << 20));
+        let options = MkfsOptions { node_size: Some(4096), ..MkfsOptions::default() };
+        mkfs::make(&*device, &options).expect("mkfs");
+        let options = Options { background: false, ..Options::default() };
+        let fs = BtrfsFs::open_device(device.clone(), options).expect("open");
+        let (sub, _) = subvolume(&fs, "sub");
+        fs.sync().expect("commit");
+        fs.hold_commits().expect("hold");
+        let from = ReceivedFrom { uuid: SENT, stransid: 7, stime: (1, 2) };
+        let told = fs.complete_received(&Caller::root(), sub, &from);
+        assert_eq!(common::errno(told), libc::EBUSY);
+        if deleted {
+            fs.delete_subvolume(&Caller::root(), Delete::Id(sub)).expect("delete");
+        }
+        fs.commit_held().expect("commit");
+        assert!(fs.sync_deleted(&[], None).expect("it goes"));
+        assert_eq!(fs.read_only_reason(), None);
+        fs.destroy().expect("close");
+        let base = Base::of(device.clone());
+        let all = base.nodes.iter().filter(|node| node.tree == TreeId::UUID && node.level == 0);
+        let leaves = all.map(|node| Leaf::of(&base.node_bytes(&*base.device, node.logical)));
+        let is_listed = leaves.flat_map(|leaf| leaf.items).any(|(key, _)| {
+            key.objectid.to_le_bytes() == SENT[..8] && key.offset.to_le_bytes() == SENT[8..]
+        });
+        assert_eq!(is_listed, !deleted);
+        common::check_device(device, false, Severity::Note);
+    }
 }
 
 /// The tree only repeats what root items say.

@@ -1,12 +1,13 @@
-//! Where the format has no room for one more: names of an inode in one directory, names and
-//! attributes of one hash. What is refused has changed nothing, whichever part of it did not
+//! Where the format has no room for one more: links of an inode, its names in one directory, names
+//! and attributes of one hash. What is refused has changed nothing, whichever part of it did not
 //! fit, and what is left is sound.
 
 mod common;
 
 use btrfs_fs::Caller;
 use common::forge::forged;
-use common::{CX, Image, assert_same, close_and_judge, errno, snapshot};
+use common::kernel::kernel;
+use common::{CX, Image, assert_same, assert_sound, close_and_judge, errno, snapshot};
 use testkit::PosixFs;
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle;
@@ -93,6 +94,100 @@ fn without_extended_references_names_end_where_the_kernels_do() {
     testkit::require!(kernel_btrfs);
     as_the_kernel(&["-O", "^extref"], 63);
     as_the_kernel(&["-O", "^extref", "-n", "4096"], 15);
+}
+
+/// Links of one inode as far as it goes, in two directories; what would give it one more, and what does not.
+fn to_the_most_links(fs: &dyn FileSystem) -> Vec<(&'static str, i32)> {
+    let root = fs.root();
+    let dirs = ["one", "two"]
+        .map(|name| fs.mkdir(&CX, root, name.as_bytes(), 0o755).expect("mkdir").attr.ino);
+    let ino = file(fs, root, b"first");
+    fs.write(&CX, ino, 0, &[7; 9000], Default::default()).expect("write");
+    let name = |n: usize| format!("link-{n}").into_bytes();
+    let link = |n: usize| {
+        if n == 40_000 {
+            fs.sync().expect("commit");
+        }
+        errno(fs.link(&CX, ino, dirs[n % 2], &name(n)))
+    };
+    let rename = |from: usize, to, new: usize| {
+        errno(fs.rename(&CX, dirs[from % 2], &name(from), to, &name(new), RenameMode::Replace))
+    };
+    let count = (1..).take_while(|n| link(*n) == 0).count();
+    let nlink = || fs.getattr(ino).expect("there").nlink as i32;
+    let mut said = vec![("links", count as i32), ("counted", nlink())];
+    said.push(("one more", link(70_001)));
+    said.push(("where a name is", link(2)));
+    said.push(("a name that moves", rename(2, root, 2)));
+    said.push(("one over another", rename(4, dirs[0], 6)));
+    said.push(("unlink", errno(fs.unlink(&CX, dirs[0], &name(8)))));
+    said.push(("again", link(70_002)));
+    said.push(("and no more", link(70_004)));
+    said.push(("counted", nlink()));
+    said
+}
+
+fn names_in(fs: &dyn FileSystem, dir: Ino) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    let listed = fs.readdir(dir, 0, &mut |entry| {
+        names.push(entry.name.to_vec());
+        true
+    });
+    listed.expect("list");
+    names.retain(|name| name != b"." && name != b"..");
+    names
+}
+
+/// What somebody else took to the limit is there, and goes link by link until nothing is left.
+fn no_link_is_left(fs: &dyn FileSystem) {
+    let root = fs.root();
+    let ino = fs.lookup(&CX, root, b"first").expect("there").attr.ino;
+    assert_eq!(errno(fs.link(&CX, ino, root, b"new")), libc::EMLINK);
+    let mut left = fs.getattr(ino).expect("there").nlink;
+    for dir in [b"one", b"two"] {
+        let at = fs.lookup(&CX, root, dir).expect("there").attr.ino;
+        for name in names_in(fs, at) {
+            fs.unlink(&CX, at, &name).expect("unlink");
+            left -= 1;
+        }
+        fs.rmdir(&CX, root, dir).expect("it is empty");
+    }
+    assert_eq!((left, fs.getattr(ino).expect("there").nlink), (2, 2));
+    let mut content = [0; 9000];
+    assert_eq!(fs.read(ino, 0, &mut content).expect("read"), 9000);
+    assert!(content == [7; 9000]);
+    names_in(fs, root).iter().for_each(|name| fs.unlink(&CX, root, name).expect("unlink"));
+    assert_eq!(names_in(fs, root), [b""; 0]);
+}
+
+/// The engine and the kernel's btrfs go there on two copies of one volume, and each takes away what the other made.
+fn most_links(mkfs: &[&str]) {
+    let image = Image::new(512 << 20, mkfs);
+    let copy = image.copy("kernels.img");
+    let posix = |mount: &oracle::KernelMount| PosixFs::open(mount.path()).expect("open the mount");
+    let said = kernel(&copy.path, "noatime", |mount| to_the_most_links(&posix(mount)));
+    let fs = image.open();
+    assert_eq!(to_the_most_links(&fs), said, "{mkfs:?}");
+    assert_eq!((said[1], said[2]), (("counted", 65_535), ("one more", libc::EMLINK)), "{mkfs:?}");
+    let ours = snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    // Once: `btrfs check` takes time by the square of an inode's names.
+    assert_sound(&image.path);
+    kernel(&image.path, "noatime", |mount| {
+        assert_same(&ours, &TreeSnapshot::of_dir(mount.path()).expect("walk the mount"));
+        no_link_is_left(&posix(mount));
+    });
+    assert_sound(&image.path);
+    let fs = copy.open();
+    no_link_is_left(&fs);
+    close_and_judge(&copy, fs);
+}
+
+#[test]
+fn an_inode_has_as_many_links_as_the_kernel_gives_it() {
+    testkit::require!(kernel_btrfs);
+    most_links(&["-n", "4096"]);
 }
 
 /// Names of one hash are made, moved over and past one another, exchanged and removed, in

@@ -10,6 +10,7 @@ use btrfs_disk::{FixedSize, Key, TreeId};
 use common::{Scratch, copy, listing, ours, ready, sh, theirs};
 use fuzzing::patch::Patch;
 use std::path::Path;
+use testkit::oracle::newer_mkfs;
 
 const QUOTA: TreeId = TreeId::QUOTA;
 /// The two subvolumes, and groups above them: the first is in 1/7, that in 2/8; 1/8 is empty.
@@ -121,19 +122,6 @@ fn items_that_do_not_fit_each_other() {
     }
 }
 
-/// Of btrfs-progs 6.14, if `scripts/setup.sh` put it there.
-fn newer_mkfs() -> Option<String> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let place = here.ancestors().nth(2)?.join("target/tools/btrfs-new");
-    let loader = "$(ls $libraries/ld-linux-*.so.*) --library-path $libraries";
-    place.join("usr/sbin/mkfs.btrfs").exists().then(|| {
-        let place = place.display();
-        format!(
-            "libraries=$(dirname {place}/usr/lib/*/libc.so.6); {loader} {place}/usr/sbin/mkfs.btrfs"
-        )
-    })
-}
-
 fn assert_none(image: &Path, what: &str) {
     let report = ours(image, false);
     assert!(report.findings.is_empty(), "{what}: {}", listing(&report));
@@ -164,9 +152,9 @@ fn what_is_made_of_it_has_no_findings() {
     // Its limit has bytes that were never written.
     make(&image, "mkfs.btrfs -R quota", ":");
     assert_none(&image, "by mkfs.btrfs");
-    let Some(newer) = newer_mkfs() else {
-        println!("SKIPPED: no newer mkfs.btrfs in target/tools (scripts/setup.sh fetches it)");
-        return;
+    let newer = match newer_mkfs() {
+        Ok(newer) => newer,
+        Err(why) => testkit::skip!("{why}"),
     };
     for (feature, load) in [("quota", &rescanned[..]), ("squota", HISTORY)] {
         let image = scratch.path(feature);

@@ -4,6 +4,7 @@
 use crate::common::{self, Scratch};
 use btrfs_disk::key::kind;
 use std::path::{Path, PathBuf};
+use testkit::oracle::{newer_mkfs, record_skip};
 
 /// Files of each sort, in the mount's root.
 const LOAD: &str = r#"
@@ -52,11 +53,15 @@ const SHARED: &str = r#"
 "#;
 
 fn image(scratch: &Scratch, name: &str, mkfs: &str, load: &str) -> PathBuf {
+    image_by("mkfs.btrfs", scratch, name, mkfs, load)
+}
+
+fn image_by(program: &str, scratch: &Scratch, name: &str, mkfs: &str, load: &str) -> PathBuf {
     let path = scratch.path(name);
     let image = path.display();
     common::sh(&format!(
         "image={image}; truncate -s 128M $image
-        mkfs.btrfs -q {mkfs} $image >/dev/null 2>&1 || exit 1
+        {program} -q {mkfs} $image >/dev/null 2>&1 || exit 1
         mkdir $image.mnt; mount -o loop,noatime $image $image.mnt || exit 1
         ( cd $image.mnt; set -e; {load} ); status=$?
         umount $image.mnt || umount -l $image.mnt; rmdir $image.mnt; exit $status"
@@ -83,7 +88,7 @@ fn copied_between_commits(change: &str, to: &Path) -> String {
 
 pub fn make(scratch: &Scratch) -> Vec<PathBuf> {
     let plain = image(scratch, "plain", "", LOAD);
-    // Interior nodes, explicit holes, quota groups, block groups in a tree of their own not.
+    // Interior nodes, explicit holes, quota groups.
     let many =
         "for i in $(seq 150); do echo $i > d/$i-with-a-name-that-fills-leaves; done; sync -f .";
     let old = image(
@@ -107,8 +112,19 @@ os.fsync(os.open(\"d\", os.O_RDONLY))'";
     let shared = scratch.path("shared");
     let load = format!("{SHARED}\n{}", copied_between_commits("", &shared));
     image(scratch, "open", "-n 4096 -m single", &load);
-    vec![plain, old, log, many, shared]
+    let mut all = vec![plain, old, log, many, shared];
+    match newer_mkfs() {
+        Ok(newer) => {
+            let mkfs = "-n 4096 -m single -O block-group-tree,quota";
+            all.push(image_by(&newer, scratch, GROUP_TREE, mkfs, LOAD));
+        }
+        Err(why) => record_skip("block groups in a tree of their own", &why),
+    }
+    all
 }
+
+/// The image with block groups in a tree of their own, which a newer btrfs-progs makes and judges.
+pub const GROUP_TREE: &str = "group-tree";
 
 /// The images have each of these, or the comparison does not say what it seems to.
 pub const KINDS: &[u8] = &[

@@ -44,13 +44,19 @@ impl Table {
         self.lines.iter().any(|line| covers(line, class, side))
     }
 
-    /// Lines that none of the differences needs.
-    pub fn unused<'a>(
-        &self,
-        differ: impl Iterator<Item = &'a (String, Side)> + Clone,
-    ) -> Vec<String> {
+    /// Its lines that none of the differences needs.
+    pub fn unused<'a>(&self, differ: impl Iterator<Item = &'a (String, Side)> + Clone) -> Table {
         let unused = |line: &&_| !differ.clone().any(|(class, side)| covers(line, class, *side));
-        let lines = self.lines.iter().filter(unused);
+        Table { lines: self.lines.iter().filter(unused).cloned().collect() }
+    }
+
+    /// Whether any line is of this class.
+    pub fn has(&self, class: &str) -> bool {
+        [Side::Ours, Side::Theirs].iter().any(|side| self.knows(class, *side))
+    }
+
+    pub fn listing(&self) -> Vec<String> {
+        let lines = self.lines.iter();
         lines.map(|(side, classes)| format!("{} | {}", side.name(), classes.join(", "))).collect()
     }
 }
@@ -76,5 +82,7 @@ fn patterns() {
     let table = Table::parse("| ours | `x/*`, `y` | because |\n| btrfs check | `z` | so |");
     assert!(table.knows("x/1", Side::Ours) && table.knows("y", Side::Ours));
     assert!(!table.knows("x/1", Side::Theirs) && table.knows("z", Side::Theirs));
-    assert_eq!(table.unused([("y".to_owned(), Side::Ours)].iter()), ["btrfs check | z"]);
+    let unused = table.unused([("y".to_owned(), Side::Ours)].iter());
+    assert_eq!(unused.listing(), ["btrfs check | z"]);
+    assert!(unused.has("z") && !unused.has("y"));
 }

@@ -75,9 +75,14 @@ pub struct Image {
 
 impl Image {
     pub fn make(scratch: &Scratch, name: &str, size: &str, mkfs: &str) -> Image {
+        Image::make_by("mkfs.btrfs", scratch, name, size, mkfs)
+    }
+
+    /// By another `mkfs.btrfs` than the machine's.
+    pub fn make_by(program: &str, scratch: &Scratch, name: &str, size: &str, mkfs: &str) -> Image {
         let path = scratch.0.join(format!("{name}.img"));
         let file = path.display();
-        bash(&format!("rm -f {file}; truncate -s {size} {file}; mkfs.btrfs -q -f {mkfs} {file}"));
+        bash(&format!("rm -f {file}; truncate -s {size} {file}; {program} -q -f {mkfs} {file}"));
         Image { path }
     }
 

@@ -86,13 +86,38 @@ fn check_by(program: &str, image: &str) -> Result<(), String> {
 /// A newer `btrfs` than the machine's, which `scripts/setup.sh` puts into `target/tools`: it knows simple
 /// quotas. The error says why there is none, for a test to be skipped with.
 pub fn newer_btrfs() -> Result<PathBuf, String> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let workspace = here.ancestors().nth(2).unwrap_or(here);
-    let program = workspace.join("target/tools/bin/btrfs-new");
+    let program = tools().join("bin/btrfs-new");
     match run(&program.to_string_lossy(), &["--version"]) {
         report if report.success() => Ok(program),
-        _ => Err("no newer btrfs-progs in target/tools (scripts/setup.sh fetches it)".to_owned()),
+        _ => Err(NO_NEWER.to_owned()),
     }
+}
+
+const NO_NEWER: &str = "no newer btrfs-progs in target/tools (scripts/setup.sh fetches it)";
+
+/// The `mkfs.btrfs` of the same, as the beginning of a shell's command: it runs with libraries of its own. It makes
+/// simple quotas and block-group trees.
+pub fn newer_mkfs() -> Result<String, String> {
+    let place = tools().join("btrfs-new");
+    let program = place.join("usr/sbin/mkfs.btrfs");
+    let inside = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    };
+    let all = inside(&place.join("usr/lib"));
+    let libraries = all.iter().find(|dir| dir.join("libc.so.6").exists()).ok_or(NO_NEWER)?;
+    let is_loader = |path: &&PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux-"))
+    };
+    let beside = inside(libraries);
+    let loader = beside.iter().find(is_loader).filter(|_| program.exists()).ok_or(NO_NEWER)?;
+    let [loader, libraries, program] = [loader, libraries, &program].map(|path| path.display());
+    Ok(format!("{loader} --library-path {libraries} {program}"))
+}
+
+fn tools() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).join("target/tools")
 }
 
 /// As `btrfs_check`, by the newer program, which counts simple quotas as well.

@@ -32,8 +32,8 @@ fn put(data: &mut [u8], at: usize, number: u64) {
     data[at..at + 8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// The file `big`, object 257, becomes `OBJECT`; the subvolume `sub`, 256, becomes `SUBVOLUME`.
-fn renumber(image: &Path) {
+/// The file `big`, object 257, becomes `OBJECT`; the subvolume `sub`, 256, becomes `subvolume`.
+fn renumber(image: &Path, subvolume: u64) {
     let patch = Patch::new(image);
     let first = Key::new(0, 0, 0);
     let leaf = patch.leaf(TreeId(256), first);
@@ -43,7 +43,7 @@ fn renumber(image: &Path) {
                 .then(|| (u64::from_le_bytes(data[..8].try_into().unwrap()), data[8]));
             match location {
                 Some((257, kind::INODE_ITEM)) => put(data, 0, OBJECT),
-                Some((256, kind::ROOT_ITEM)) => put(data, 0, SUBVOLUME),
+                Some((256, kind::ROOT_ITEM)) => put(data, 0, subvolume),
                 _ => {}
             }
             if key.objectid == 257 {
@@ -52,22 +52,22 @@ fn renumber(image: &Path) {
         }
     });
     let metadata = Key::new(leaf.logical().0, kind::METADATA_ITEM, 0);
-    patch.edit(TreeId::EXTENT, metadata, |data| put(data, 25, SUBVOLUME));
+    patch.edit(TreeId::EXTENT, metadata, |data| put(data, 25, subvolume));
     patch.edit_leaf(TreeId(9), first, |items| {
         items
             .iter_mut()
             .filter(|(_, data)| data[..] == 256u64.to_le_bytes())
-            .for_each(|(_, data)| put(data, 0, SUBVOLUME));
+            .for_each(|(_, data)| put(data, 0, subvolume));
     });
     let mut bytes = leaf.bytes().to_vec();
-    put(&mut bytes, 88, SUBVOLUME);
+    put(&mut bytes, 88, subvolume);
     open(image).geometry().csum.seal(&mut bytes);
     patch.write(leaf.logical(), &bytes, None);
     patch.edit_leaf(TreeId::ROOT, first, |items| {
         for (key, _) in items.iter_mut() {
             match (key.objectid, key.kind) {
-                (256, kind::ROOT_ITEM | kind::ROOT_BACKREF) => key.objectid = SUBVOLUME,
-                (5, kind::ROOT_REF) => key.offset = SUBVOLUME,
+                (256, kind::ROOT_ITEM | kind::ROOT_BACKREF) => key.objectid = subvolume,
+                (5, kind::ROOT_REF) => key.offset = subvolume,
                 _ => {}
             }
         }
@@ -75,14 +75,20 @@ fn renumber(image: &Path) {
     });
 }
 
-fn made() -> Image {
+/// As the kernel made it, but for the numbers.
+fn renumbered(subvolume: u64) -> Image {
     let image = Image::new(512 << 20, &["-m", "single"]);
     kernel(&image.path, "noatime", |mount| {
         std::fs::write(mount.join("big"), b"content").expect("write");
         btrfs(mount, &["subvolume", "create", "/sub"]);
     });
-    renumber(&image.path);
+    renumber(&image.path, subvolume);
     common::assert_sound(&image.path);
+    image
+}
+
+fn made() -> Image {
+    let image = renumbered(SUBVOLUME);
     kernel(&image.path, "noatime", |mount| {
         assert_eq!(std::fs::metadata(mount.join("big")).expect("stat").ino(), OBJECT);
         for dir in ["", "sub"] {
@@ -149,4 +155,26 @@ fn large_numbers_are_used_as_others() {
     let after = numbers(&common::snapshot(&image.open()));
     assert_eq!(after, numbers(&expected), "the same at the next mount");
     assert!(before.iter().all(|(name, ino)| after[name] == *ino));
+}
+
+/// Behind the last number that a subvolume may have there is none, as for the kernel; all else goes on.
+#[test]
+fn behind_the_last_number_no_subvolume_is_made() {
+    testkit::require!(kernel_btrfs);
+    let image = renumbered((1 << 48) - 1);
+    kernel(&image.path, "noatime", |mount| {
+        let new = mount.join("new").to_string_lossy().into_owned();
+        assert!(testkit::oracle::sh("btrfs", &["subvolume", "create", &new]).is_err());
+    });
+    let fs = image.open();
+    let (caller, root) = (btrfs_fs::Caller::root(), fs.root());
+    for _ in 0..2 {
+        let made = fs.create_subvolume(&caller, root, b"new");
+        assert_eq!(common::errno(made), libc::ENOSPC);
+        let made = fs.snapshot(&caller, root, root, b"snap", false);
+        assert_eq!(common::errno(made), libc::ENOSPC);
+    }
+    let sub = common::find(&fs, root, "sub").expect("there");
+    fs.mknod(&CX, sub, b"file", FileKind::File, 0o644, 0).expect("mknod");
+    common::close_and_judge(&image, fs);
 }

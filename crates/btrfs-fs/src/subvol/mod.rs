@@ -20,7 +20,7 @@ pub use info::{
 use crate::error::IntoFs;
 use crate::numbers::Numbers;
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
-use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, Timespec};
+use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, ROOT_SUBVOL_RDONLY, Timespec};
 use btrfs_disk::{Generation, Key, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
 use btrfs_txn::{Root, Roots, View};
@@ -30,6 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use uuids::Uuids;
 use vfs::{Errno, FsError, Result};
+
+/// Numbers from here on are of groups of quotas above the subvolumes': nobody makes such a tree, and to the kernel
+/// it is none of files.
+const TREES_END: u64 = 1 << QGROUP_LEVEL_SHIFT;
 
 pub(crate) struct Subvolume {
     pub(crate) root_dir: u64,
@@ -149,10 +153,9 @@ impl Subvols {
 
     /// A number for a tree that is new `now`, and its UUID.
     pub(crate) fn new_tree(&self, now: Timespec) -> Result<(TreeId, [u8; 16])> {
-        let id = self.highest.fetch_add(1, Ordering::Relaxed) + 1;
-        if id >= LAST_FREE_OBJECTID {
-            return Err(Errno::ENOSPC.into());
-        }
+        let below = |highest: u64| (highest + 1 < TREES_END).then_some(highest + 1);
+        let highest = self.highest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+        let id = highest.map_err(|_| FsError::Posix(Errno::ENOSPC))? + 1;
         Ok((TreeId(id), self.uuids.of(TreeId(id), now)))
     }
 

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vfs::{Damage, FsError, Result};
+use vfs::{Damage, Errno, FsError, Result};
 
 /// Nodes that one step reads at most, and trees that it works on.
 const STEP_NODES: u64 = 512;
@@ -191,10 +191,11 @@ impl Cleaner {
         }
     }
 
-    /// Those of which `are_gone` will tell; none: all that are dead now.
+    /// Those of which `are_gone` will tell; none: all that are dead now. EEXIST: nobody deletes one of them.
     pub(crate) fn wanted(&self, ids: &[TreeId]) -> Result<Vec<TreeId>> {
         // What was deleted a moment ago is dead in no commit yet.
         self.committer.commit_written_back()?;
+        self.none_lives(ids)?;
         self.wake();
         Ok(if ids.is_empty() { self.dead() } else { ids.to_vec() })
     }
@@ -245,6 +246,13 @@ impl Cleaner {
     fn still_there(&self, wanted: &[TreeId]) -> Vec<TreeId> {
         let roots = self.core.roots();
         wanted.iter().copied().filter(|id| roots.get(*id).is_some()).collect()
+    }
+
+    /// EEXIST: one of them is there, and nobody deletes it.
+    fn none_lives(&self, ids: &[TreeId]) -> Result<()> {
+        let (roots, dead) = (self.core.roots(), self.dead());
+        let lives = |id: &TreeId| roots.get(*id).is_some() && !dead.contains(id);
+        if ids.iter().any(lives) { Err(Errno::EEXIST.into()) } else { Ok(()) }
     }
 
     /// Waits for work; false when it is time to stop.

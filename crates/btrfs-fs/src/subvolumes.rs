@@ -169,7 +169,8 @@ impl BtrfsFs {
     }
 
     /// Waits until all of `ids` (empty: all that are being deleted now) are gone, with all that only they
-    /// had; false: `timeout` passed before. Without background threads it does their work.
+    /// had; false: `timeout` passed before. Without background threads it does their work. EEXIST: one of them is not
+    /// being deleted.
     pub fn sync_deleted(&self, ids: &[SubvolId], timeout: Option<Duration>) -> Result<bool> {
         self.sync_deleted_by(ids, timeout, || Ok(()))
     }

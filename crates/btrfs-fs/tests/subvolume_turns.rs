@@ -189,6 +189,20 @@ fn a_deletion_by_number_behind_an_exchange_of_names() {
     world.end();
 }
 
+/// What nobody deletes is not waited for: it would be for ever.
+#[test]
+fn who_waits_for_a_living_one_is_told() {
+    let world = World::new();
+    let (id, _) = world.subvolume("alive");
+    for limit in [Some(Duration::ZERO), None] {
+        assert_eq!(errno(world.fs.sync_deleted(&[id], limit)), libc::EEXIST);
+    }
+    assert!(world.fs.sync_deleted(&[SubvolId(9999)], None).expect("it is not there"));
+    delete(&world.fs, "alive").expect("it can be deleted");
+    assert!(world.fs.sync_deleted(&[id], None).expect("and waited for"));
+    world.end();
+}
+
 /// Directories are locked in one order, whichever lies in which.
 #[test]
 fn an_older_subvolume_in_a_younger_one() {

@@ -207,6 +207,62 @@ fn with_subvolumes() -> SimDevice {
     SimDevice::new(device.image())
 }
 
+/// Processor time of the process's threads of that name, in ticks.
+fn ticks(thread: &str) -> u64 {
+    let stats = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let stats = stats.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let of_it = stats.filter(|stat| stat.contains(&format!("({thread})")));
+    let time = |stat: String| {
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    of_it.map(time).sum()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(3), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What each commit would take a step on waits without turning in circles, and goes on by itself behind that.
+#[test]
+fn what_goes_on_in_the_background_sleeps_meanwhile() {
+    let device = Arc::new(SimDevice::new(blocksim::Image::zeros(600 << 20)));
+    btrfs_image::mkfs::make(&*device, &Default::default()).unwrap();
+    let injection = btrfs_fs::Injection::of(Some(btrfs_fs::Defect::TinySteps));
+    let options = Options { background: true, injection, ..top() };
+    let fs = BtrfsFs::open_device(device.clone(), options).unwrap();
+    let (id, sub) = fs.create_subvolume(&Caller::root(), fs.root(), b"sub").unwrap();
+    for n in 0..24_000 {
+        let name = format!("file-{n}");
+        let made = fs.mknod(&CX, sub.attr.ino, name.as_bytes(), vfs::FileKind::File, 0o644, 0);
+        let ino = made.unwrap().attr.ino;
+        fs.write(&CX, ino, 0, &[1; 4096], Default::default()).unwrap();
+        fs.forget(ino, 1);
+    }
+    fs.forget(sub.attr.ino, 1);
+    fs.sync().unwrap();
+    fs.enable_quotas().unwrap();
+    fs.delete_subvolume(&Caller::root(), Delete::Id(id)).unwrap();
+    fs.still().unwrap();
+    let rescans = || fs.quota_status().unwrap().unwrap().rescan.is_some();
+    let is_dying = || fs.subvolume_info(id).is_ok_and(|info| info.deleted);
+    assert!(rescans() && is_dying(), "both have something left to do");
+    let before = ticks("spinney-commit");
+    std::thread::sleep(Duration::from_millis(500));
+    let spent = ticks("spinney-commit") - before;
+    assert!(spent < 5, "{spent} ticks in half a second");
+    let nodes = fs.statfs().unwrap().blocks_free;
+    fs.writable_again();
+    until("the rescan goes on", || !rescans());
+    until("the deletion goes on", || fs.statfs().unwrap().blocks_free > nodes);
+    fs.destroy().unwrap();
+    common::check_device(device, false, btrfs_check::Severity::Warning);
+}
+
 /// Somebody is held amid a deletion, `act` has asked whether it may and waits for him, and the mount is to be still.
 /// What each of them heard, and what the volume has then.
 fn beside_a_remount(before: &SimDevice, act: fn(&BtrfsFs) -> Result<()>) -> ([i32; 2], BtrfsFs) {

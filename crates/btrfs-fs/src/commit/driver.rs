@@ -30,12 +30,13 @@ impl Background {
 }
 
 fn run(committer: &Weak<Committer>, interval: Duration) {
-    let mut last = Instant::now();
+    let (mut last, mut went_well) = (Instant::now(), true);
     loop {
         let Some(committer) = committer.upgrade() else { return };
         let due = last + interval;
         // Each commit takes a rescan a step on; what is in memory may stay there.
-        let (until, otherwise) = match committer.reservations.limits.rescans() {
+        let at_once = went_well && takes_steps(&committer);
+        let (until, otherwise) = match at_once {
             true if Instant::now() < due => (Instant::now(), Wanted::WrittenBack),
             _ => (due, Wanted::Everything),
         };
@@ -55,10 +56,16 @@ fn run(committer: &Weak<Committer>, interval: Duration) {
                 committer.commit_at(Urgency::Background)
             }
         };
+        went_well = result.is_ok();
         if !goes_on(&committer, result) {
             return;
         }
     }
+}
+
+/// Whether there is a rescan that a commit would take on.
+fn takes_steps(committer: &Committer) -> bool {
+    committer.reservations.limits.rescans() && committer.core.health.changeable().is_ok()
 }
 
 /// Says what became of a commit; false where there will be no other.

@@ -40,5 +40,10 @@ pub(crate) fn writable_again(engine: &Engine) {
     engine.core.volume.hold_repairs(false);
     if engine.core.health.refuse_changes(false) {
         engine.orphans.retry();
+        // And those who went to sleep over it.
+        engine.cleaner.wake_for_dead();
+        if engine.reservations.limits.rescans() {
+            engine.core.requests.wake_for_chunks();
+        }
     }
 }

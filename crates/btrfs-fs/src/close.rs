@@ -12,6 +12,9 @@ pub(crate) fn close(engine: &Engine) -> Result<()> {
     if health.is_read_only() || health.is_still() || health.is_shut_down() {
         return Ok(());
     }
+    // Behind this what the device's errors are is not written any more, either.
+    engine.device_stats.write();
+    engine.end_changes();
     erase_unnamed(engine);
     let committed = engine.committer.commit();
     if engine.reservations.is_short() {

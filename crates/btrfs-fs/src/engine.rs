@@ -180,9 +180,12 @@ impl Engine {
         Ok(turn)
     }
 
-    /// Behind the refusal of changes: returns when nobody is at one of subvolumes or groups.
-    pub(crate) fn wait_for_subvolume_changes(&self) {
+    /// From now on who begins to change something hears EROFS; who is at a change of subvolumes or groups, or
+    /// inside the epoch, is done when this returns.
+    pub(crate) fn end_changes(&self) {
+        self.core.health.refuse_changes(true);
         drop(self.subvolume_lock.lock());
+        self.core.wait_for_operations();
     }
 
     fn not_read_only(&self, tree: TreeId) -> Result<()> {

@@ -207,6 +207,30 @@ fn with_subvolumes() -> SimDevice {
     SimDevice::new(device.image())
 }
 
+/// Somebody is held amid a deletion, and the volume is to be closed: what he heard, and whether it is so.
+#[test]
+fn what_is_under_way_while_it_is_closed_is_waited_for() {
+    let below = SimDevice::new(with_subvolumes().image());
+    let device = Arc::new(Hooked { below, hook: Reads(Places::default()) });
+    let fs = BtrfsFs::open_device(device.clone(), top()).unwrap();
+    device.hook.0.arm("read");
+    let told = std::thread::scope(|scope| {
+        let delete =
+            || errno(fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), b"held")));
+        let first = std::thread::Builder::new().name("first".into());
+        let first = first.spawn_scoped(scope, delete).unwrap();
+        device.hook.0.wait_until_there("read");
+        let closing = scope.spawn(|| fs.destroy());
+        std::thread::sleep(Duration::from_millis(60));
+        device.hook.0.release("read");
+        closing.join().unwrap().expect("close");
+        first.join().unwrap()
+    });
+    let left = Arc::new(SimDevice::new(device.below.image()));
+    let left = BtrfsFs::open_device(left, Options { read_only: true, ..top() }).unwrap();
+    assert_eq!((told, there(&left, "held")), (0, false));
+}
+
 /// Processor time of the process's threads of that name, in ticks.
 fn ticks(thread: &str) -> u64 {
     let stats = std::fs::read_dir("/proc/self/task").unwrap().flatten();

@@ -66,7 +66,9 @@ impl Health {
     pub fn changeable(&self) -> Result<()> {
         self.writable()?;
         if self.refuses_changes() {
-            return Err(Error::ReadOnly("remounted read-only".into()));
+            let closing = self.closing.load(Ordering::SeqCst);
+            let why = if closing { "the volume is being closed" } else { "remounted read-only" };
+            return Err(Error::ReadOnly(why.into()));
         }
         Ok(())
     }

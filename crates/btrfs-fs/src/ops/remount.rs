@@ -20,10 +20,7 @@ pub(crate) fn still(engine: &Engine) -> Result<()> {
         return Ok(());
     }
     engine.committer.commit()?;
-    engine.core.health.refuse_changes(true);
-    // Who has asked whether he may change something is waited for, wherever he asked.
-    engine.wait_for_subvolume_changes();
-    engine.core.wait_for_operations();
+    engine.end_changes();
     // What goes on by itself looks whether it may, at each of its steps.
     engine.balancer.rest_while_still();
     engine.cleaner.wait_for_step();

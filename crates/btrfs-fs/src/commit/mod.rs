@@ -217,11 +217,8 @@ impl Committer {
         (urgency, held, own): (Urgency, bool, bool),
         work: impl FnOnce(Urgency) -> Attempt<Flushed>,
     ) -> Result<Flushed> {
-        if self.core.health.is_read_only() {
-            return Ok(Flushed::All);
-        }
-        if self.core.health.is_still() {
-            return self.while_still();
+        if let Some(answer) = self.without_writing() {
+            return answer;
         }
         let turn = {
             let _waiting = self.core.requests.begin_waiting();
@@ -231,8 +228,8 @@ impl Committer {
             return Err(FsError::ReadOnly(why.to_owned()));
         }
         // Since it began to wait.
-        if self.core.health.is_still() {
-            return self.while_still();
+        if let Some(answer) = self.without_writing() {
+            return answer;
         }
         if self.is_held() != held {
             return Err(Errno::EBUSY.into());
@@ -267,12 +264,16 @@ impl Committer {
         Ok(landed)
     }
 
-    /// All is durable, or what came too late for that is not, and will not be.
-    fn while_still(&self) -> Result<Flushed> {
-        match self.core.layers().current.is_empty() && !self.label.is_set() {
+    /// Where nothing is written: all is durable, or what came too late for that is not, and will not be.
+    fn without_writing(&self) -> Option<Result<Flushed>> {
+        if self.core.health.is_read_only() {
+            return Some(Ok(Flushed::All));
+        }
+        let none_is_left = || self.core.layers().current.is_empty() && !self.label.is_set();
+        self.core.health.is_still().then(|| match none_is_left() {
             true => Ok(Flushed::All),
             false => Err(FsError::ReadOnly("remounted read-only".into())),
-        }
+        })
     }
 
     /// Content lands in steps where it must; each commit frees what the next step needs.

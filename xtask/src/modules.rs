@@ -201,15 +201,15 @@ const FS: Table = &[
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("still", &["fs", "ops"]),
     ("committed", &["error", "ino", "subvol", "extents", "engine", "fs"]),
-    ("work", &["balance", "scrub", "fs"]),
-    ("subvolumes", &["subvol", "ops", "fs"]),
+    ("work", &["balance", "scrub", "engine", "fs"]),
+    ("subvolumes", &["error", "subvol", "ops", "fs"]),
     ("quotas", &["qgroup", "ops", "fs"]),
     ("usage", &["error", "reserve", "engine", "ops", "fs"]),
     (
         "control",
         &[
             "balance", "scrub", "error", "options", "ino", "names", "qgroup", "subvol", "engine",
-            "fs", "find_new", "usage",
+            "ops", "fs", "find_new", "usage",
         ],
     ),
     (

@@ -234,14 +234,15 @@ impl<T: Send + Sync + 'static> Index<T> {
         true
     }
 
-    /// Takes out, from the number `from` on, what nobody refers to and `may` go; looks at `most`
-    /// entries.
+    /// Takes out, from the number `from` on, what nobody refers to and may go; looks at `most`
+    /// entries. `leaves` is given what takes one out, and calls that where it may, behind whatever keeps others
+    /// from making it such as may not: who comes and goes in between leaves no trace in the counts.
     pub fn evict_idle(
         &self,
         from: u64,
         most: usize,
         keep_claims: bool,
-        mut may: impl FnMut(&T) -> bool,
+        mut leaves: impl FnMut(&T, &dyn Fn() -> bool) -> bool,
     ) -> Evicted {
         let pin = self.epochs.pin();
         let claims = if keep_claims { MAX_CLAIMS } else { 0 };
@@ -255,7 +256,7 @@ impl<T: Send + Sync + 'static> Index<T> {
                 return ControlFlow::Break(());
             }
             seen += 1;
-            if entry.is_idle(claims) && may(&entry.value) && entry.seal(1, claims) {
+            if entry.is_idle(claims) && leaves(&entry.value, &|| entry.seal(1, claims)) {
                 result.gone += 1;
                 self.unlink(&pin, number, slot, entry);
             } else if entry.claims() == 0 {

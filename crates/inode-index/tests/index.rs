@@ -157,7 +157,7 @@ fn what_is_idle_goes_in_pieces() {
     let sweep = |keep_claims, most| {
         let (mut from, mut gone, mut stayed, mut rounds) = (Some(0), 0, 0, 0);
         while let Some(at) = from {
-            let seen = index.evict_idle(at, most, keep_claims, |n| n % 10 != 8);
+            let seen = index.evict_idle(at, most, keep_claims, |n, seal| n % 10 != 8 && seal());
             (from, gone, rounds) = (seen.next, gone + seen.gone, rounds + 1);
             stayed += seen.unclaimed;
         }

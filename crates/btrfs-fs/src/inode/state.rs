@@ -123,9 +123,11 @@ impl Inode {
         self.used.load(Ordering::Relaxed) && self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether loading it again gives all that memory has of it now.
-    pub(super) fn can_be_loaded_again(&self) -> bool {
-        self.state.try_read().is_some_and(|state| state.is_as_stored())
+    /// It leaves memory by `seal`, if loading it again gives all that memory has of it now. Nobody changes it
+    /// in between: who took its last name away and let go of it would find that it is claimed still, and
+    /// who gives the last claim back would find no inode to erase.
+    pub(super) fn leaves_by(&self, seal: &dyn Fn() -> bool) -> bool {
+        self.state.try_read().is_some_and(|state| state.is_as_stored() && seal())
     }
 
     /// Shared access; ESTALE if the inode is gone.

@@ -242,7 +242,7 @@ impl InodeTable {
             && let Some(tree) = self.take_awake()
         {
             looked += 1;
-            if tree.inodes.evict_idle(0, usize::MAX, false, |_| true).unclaimed > 0 {
+            if tree.inodes.evict_idle(0, usize::MAX, false, |_, seal| seal()).unclaimed > 0 {
                 self.wake(tree);
             }
         }
@@ -270,8 +270,9 @@ impl InodeTable {
         };
         let at = found.number;
         let from = if at == tree { from } else { 0 };
-        let may_leave = |inode: &Inode| !inode.was_used() && inode.can_be_loaded_again();
-        let seen = found.inodes.evict_idle(from, most, true, may_leave);
+        let leaves =
+            |inode: &Inode, seal: &dyn Fn() -> bool| !inode.was_used() && inode.leaves_by(seal);
+        let seen = found.inodes.evict_idle(from, most, true, leaves);
         *self.hand.lock() = seen.next.map_or((at + 1, 0), |next| (at, next));
     }
 }

@@ -180,12 +180,12 @@ impl<T: Send + 'static> Index<T> {
         from: u64,
         _: usize,
         keep_claims: bool,
-        mut may: impl FnMut(&T) -> bool,
+        mut leaves: impl FnMut(&T, &dyn Fn() -> bool) -> bool,
     ) -> Evicted {
         let most = if keep_claims { MAX_CLAIMS } else { 0 };
         let numbers: Vec<u64> = self.0.lock().range(from..).map(|(number, _)| *number).collect();
         let mut leaves = |entry: &Ref<T>| {
-            entry.entry().is_idle(most) && may(entry) && entry.entry().seal(1, most)
+            entry.entry().is_idle(most) && leaves(entry, &|| entry.entry().seal(1, most))
         };
         let mut seen = Evicted::default();
         for number in numbers {

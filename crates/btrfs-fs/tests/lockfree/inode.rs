@@ -38,7 +38,7 @@ impl Inode {
         false
     }
 
-    pub fn can_be_loaded_again(&self) -> bool {
-        self.state.try_read().is_some_and(|state| state.loaded && state.unwritten == 0)
+    pub fn leaves_by(&self, seal: &dyn Fn() -> bool) -> bool {
+        self.state.try_read().is_some_and(|state| state.loaded && state.unwritten == 0 && seal())
     }
 }

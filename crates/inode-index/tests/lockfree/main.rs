@@ -22,6 +22,7 @@ mod node;
 use entry::Ref;
 use epochs::Epochs;
 use index::{Index, Refused};
+use loom::sync::RwLock;
 use loom::thread;
 use std::sync::Arc;
 use sync::{AtomicU64, Ordering};
@@ -37,11 +38,18 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 struct Inode {
     alive: AtomicU64,
     made_by: u64,
+    /// It may not leave with claims on it.
+    nameless: RwLock<bool>,
 }
 
 impl Inode {
     fn new(made_by: u64) -> Inode {
-        Inode { alive: AtomicU64::new(1), made_by }
+        Inode { alive: AtomicU64::new(1), made_by, nameless: RwLock::new(false) }
+    }
+
+    /// As the engine's `Inode::leaves_by`.
+    fn leaves_by(&self, seal: &dyn Fn() -> bool) -> bool {
+        self.nameless.try_read().is_ok_and(|nameless| !*nameless && seal())
     }
 
     /// Looks as a reader does.
@@ -153,7 +161,7 @@ fn a_pin_keeps_what_it_sees() {
             house.index.each(&pin, &mut |_, entry| seen.push(entry.look()));
             assert!(seen.len() <= 1);
         });
-        let gone = house.index.evict_idle(0, 8, false, |_| true).gone;
+        let gone = house.index.evict_idle(0, 8, false, |_, seal| seal()).gone;
         house.epochs.collect();
         house.epochs.collect();
         looking.join().unwrap();
@@ -183,7 +191,7 @@ fn no_claim_is_lost_when_its_entry_goes() {
         drop(house.make(NUMBER, 1));
         let looking = beside(&house, 1, |house| drop(house.get(1, 1)));
         let pressed = beside(&house, 2, |house| {
-            _ = house.index.evict_idle(0, 8, true, |_| true);
+            _ = house.index.evict_idle(0, 8, true, |_, seal| seal());
         });
         house.forget(1);
         looking.join().unwrap();
@@ -193,6 +201,27 @@ fn no_claim_is_lost_when_its_entry_goes() {
         drop(entry);
         house.forget(1);
         assert!(house.index.reserve(NUMBER).is_ok(), "nobody claims it any more");
+    });
+}
+
+/// Somebody comes and makes it such as may not leave, and goes, while another looks whether it may.
+#[test]
+fn what_may_not_leave_any_more_stays() {
+    check(3, || {
+        let house = House::new();
+        drop(house.make(NUMBER, 1));
+        let unlinking = beside(&house, 1, |house| {
+            let found = house.find(0)?;
+            *found.nameless.write().expect("no panic") = true;
+            Some(())
+        });
+        _ = house.index.evict_idle(0, 8, true, |inode, seal| inode.leaves_by(seal));
+        let unlinked = unlinking.join().unwrap();
+        assert_eq!(
+            house.find(0).is_some(),
+            unlinked.is_some(),
+            "who gives the claim back finds it"
+        );
     });
 }
 

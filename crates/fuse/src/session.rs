@@ -264,8 +264,7 @@ impl Session {
         let gathered = Gathered::new(device, agreement.payload_len())
             .map_err(|error| failed("cloning the connection", error))?;
         let gathered = Arc::new(gathered);
-        let fetched = gathered.clone();
-        self.dispatcher.fetch_by(move |dispatcher| fetched.fetch(dispatcher));
+        self.dispatcher.fetch_by(gathered.clone());
         let (dispatcher, vital) = (self.dispatcher.clone(), self.vital());
         self.loops.push(spawner.spawn("fuse-0", move || {
             let _vital = vital;

@@ -111,8 +111,14 @@ pub(crate) enum Outcome {
     Silent,
 }
 
-/// Serves, by the dispatcher, what has gathered beside the rings.
-type Fetch = dyn Fn(&Dispatcher) -> io::Result<()> + Send + Sync;
+/// What comes beside the rings and gathers there: what nobody waits for.
+pub(crate) trait Beside: Send + Sync {
+    /// Serves it, by the dispatcher.
+    fn fetch(&self, dispatcher: &Dispatcher) -> io::Result<()>;
+
+    /// How many messages were served.
+    fn served(&self) -> u64;
+}
 
 pub(crate) struct Dispatcher {
     fs: Arc<dyn FileSystem>,
@@ -141,7 +147,7 @@ pub(crate) struct Dispatcher {
     server: u32,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
-    gathered: OnceLock<Box<Fetch>>,
+    gathered: OnceLock<Arc<dyn Beside>>,
     closed: AtomicBool,
     close_error: Mutex<Option<FsError>>,
     #[cfg(feature = "fault-injection")]
@@ -203,23 +209,31 @@ impl Dispatcher {
     }
 
     /// Names who serves, by this dispatcher, the FORGETs that have gathered.
-    pub(crate) fn fetch_by(
-        &self,
-        fetch: impl Fn(&Dispatcher) -> io::Result<()> + Send + Sync + 'static,
-    ) {
-        let _ = self.gathered.set(Box::new(fetch));
+    pub(crate) fn fetch_by(&self, gathered: Arc<dyn Beside>) {
+        let _ = self.gathered.set(gathered);
     }
 
-    /// Serves one request that came by a ring.
+    /// Serves one request that came by a ring. Who would hear that there is no room is served again, if
+    /// something was forgotten since he asked: it may be what he removed.
     pub(crate) fn dispatch_from_ring(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+        let Some(gathered) = self.gathered.get() else { return self.dispatch(request, out) };
         let asks_what_is_free = [Opcode::Statfs.number(), Opcode::Syncfs.number()];
-        if asks_what_is_free.contains(&request.header.opcode)
-            && let Some(fetch) = self.gathered.get()
-            && let Err(error) = fetch(self)
-        {
+        if asks_what_is_free.contains(&request.header.opcode) {
+            self.fetch(&**gathered);
+        }
+        let before = gathered.served();
+        let outcome = self.dispatch(request, out);
+        if !matches!(outcome, Outcome::Refuse(libc::ENOSPC | libc::EDQUOT)) {
+            return outcome;
+        }
+        self.fetch(&**gathered);
+        if gathered.served() == before { outcome } else { self.dispatch(request, out) }
+    }
+
+    fn fetch(&self, gathered: &dyn Beside) {
+        if let Err(error) = gathered.fetch(self) {
             tracing::error!("reading what gathered: {error}");
         }
-        self.dispatch(request, out)
     }
 
     pub(crate) fn transport(&self) -> &'static str {

@@ -10,6 +10,7 @@ use crate::balance::Balancer;
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
 use crate::device_stats::DeviceStats;
+use crate::erasures::Erasures;
 use crate::error::IntoFs;
 use crate::fsync::Fsync;
 use crate::inode::{Inode, Inodes, State};
@@ -99,12 +100,14 @@ impl Engine {
             device_stats.clone(),
             stats.clone(),
         ));
+        let erasures = Arc::<Erasures>::default();
         let reserver = Arc::new(Reserver::new(
             core.clone(),
             reservations.clone(),
             writeback.clone(),
             committer.clone(),
             stats.clone(),
+            erasures.clone(),
             options.background,
         ));
         let orphans = Arc::new(Orphans::new(
@@ -112,6 +115,7 @@ impl Engine {
             inodes.clone(),
             reservations.clone(),
             reserver.clone(),
+            erasures,
         ));
         let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
         committer.call_afterwards(afterwards(&orphans, &cleaner));
@@ -226,6 +230,7 @@ impl Engine {
             ("delta.dirty_bytes", self.core.memory.dirty()),
             ("inodes.open", self.inodes.table().len() as u64),
             ("inodes.lock_waits", waits),
+            ("inodes.to_erase", self.orphans.erasures.count()),
             ("data.refused", self.writeback.refusals().count()),
             ("commit.unpaid_nodes", self.core.space.unpaid_nodes()),
             ("cache.hits", cache.hits),

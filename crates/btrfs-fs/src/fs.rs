@@ -11,6 +11,7 @@ use crate::ops::{
     access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remove, rename,
     seek, shutdown, statfs, sync, trim, xattr,
 };
+use crate::orphan::Eraser;
 use crate::unsettled::Beginning;
 use btrfs_disk::Error;
 use btrfs_txn::Defect;
@@ -26,7 +27,7 @@ use vfs::{
 /// An open btrfs volume.
 pub struct BtrfsFs {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) background: Mutex<Option<(Sweeper, Background)>>,
+    pub(crate) background: Mutex<Option<Box<(Eraser, Sweeper, Background)>>>,
     /// Of balances and scrubs. Each holds the engine, and with it the device.
     pub(crate) work: Mutex<Vec<JoinHandle<()>>>,
 }

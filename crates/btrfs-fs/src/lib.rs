@@ -17,6 +17,7 @@ mod convert;
 mod device_extents;
 mod device_stats;
 mod engine;
+mod erasures;
 mod error;
 mod extents;
 mod file_path;

@@ -9,6 +9,7 @@ use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ino::number;
 use crate::options::{Options, Subvol};
+use crate::orphan::Eraser;
 use crate::recover;
 use crate::rescue::{self, Opened};
 use crate::subvol;
@@ -62,7 +63,7 @@ impl BtrfsFs {
             engine.core.volume.mend_superblocks().fs()?;
         }
         let threads = match writes && engine.options.background {
-            true => Some(start_background(&engine)?),
+            true => Some(Box::new(start_background(&engine)?)),
             false => None,
         };
         let background = Mutex::new(Rank::Background, threads);
@@ -149,7 +150,7 @@ fn close_dead(engine: &Engine) {
     }
 }
 
-fn start_background(engine: &Arc<Engine>) -> Result<(Sweeper, Background)> {
+fn start_background(engine: &Arc<Engine>) -> Result<(Eraser, Sweeper, Background)> {
     let failed = |what: &str| {
         let context = format!("starting the {what} thread");
         move |source| vfs::FsError::Io { context, source }
@@ -157,7 +158,8 @@ fn start_background(engine: &Arc<Engine>) -> Result<(Sweeper, Background)> {
     let commits = Background::start(&engine.committer, engine.options.commit_interval)
         .map_err(failed("commit"))?;
     let sweeper = Sweeper::start(&engine.cleaner).map_err(failed("cleaner"))?;
-    Ok((sweeper, commits))
+    let eraser = Eraser::start(&engine.orphans).map_err(failed("eraser"))?;
+    Ok((eraser, sweeper, commits))
 }
 
 fn read_only_reason(

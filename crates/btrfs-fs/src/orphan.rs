@@ -4,10 +4,16 @@
 //! Invariant: an inode with link count 0 is an orphan (`inode/orphans.rs`) from the operation that
 //! took its last name until the operation that removes its INODE_ITEM: each commit in between has
 //! an ORPHAN_ITEM for it in its subvolume.
-//! Erasing goes in steps, each of them one operation that leaves a consistent inode.
+//! Erasing goes in steps, each of them one operation that leaves a consistent inode. Who lets go of one takes
+//! the first steps, which are enough for most; what is left a thread does in the background (`eraser`), if
+//! there is one.
 
 mod data_reloc;
+mod eraser;
 
+pub(crate) use eraser::Eraser;
+
+use crate::erasures::{Erasure, Erasures};
 use crate::error::IntoFs;
 use crate::extents::{Mapped, drop_range};
 use crate::ino::InodeId;
@@ -22,7 +28,6 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
 use inode_index::Ref;
-use locks::{Mutex, Rank};
 use std::sync::Arc;
 use vfs::{Damage, FsError, Result};
 
@@ -31,6 +36,10 @@ const STEP: usize = 512;
 /// Items of the first step: enough for most inodes, and even a full volume has the room
 /// that this asks for.
 const FIRST_STEP: usize = SMALL_STEP as usize;
+/// Each step is so many times as large as the one before, up to `STEP`.
+const STEP_GROWS: usize = 4;
+/// What is left behind so many steps, that is, 40 items, goes on in the background.
+const AT_ONCE: usize = 2;
 
 /// What there is for a step, and how many items it may remove.
 type Room<'r> = Result<(Reservation<'r>, u64)>;
@@ -40,8 +49,7 @@ pub(crate) struct Orphans {
     inodes: Arc<Inodes>,
     reservations: Arc<Reservations>,
     reserver: Arc<Reserver>,
-    /// Inodes without names that a full volume had no room to erase.
-    unerased: Mutex<Vec<Ref<Inode>>>,
+    pub(crate) erasures: Arc<Erasures>,
 }
 
 impl Orphans {
@@ -50,9 +58,9 @@ impl Orphans {
         inodes: Arc<Inodes>,
         reservations: Arc<Reservations>,
         reserver: Arc<Reserver>,
+        erasures: Arc<Erasures>,
     ) -> Orphans {
-        let unerased = Mutex::new(Rank::Unerased, Vec::new());
-        Orphans { core, inodes, reservations, reserver, unerased }
+        Orphans { core, inodes, reservations, reserver, erasures }
     }
 
     /// Gives `count` lookup references back; erases or evicts what nobody needs.
@@ -64,85 +72,142 @@ impl Orphans {
 
     /// Called when an inode may have become unused.
     pub(crate) fn release(&self, inode: Ref<Inode>) {
-        self.release_with(inode, |most| self.reserver.reserve_removal_of_items(most));
-    }
-
-    fn release_with<'r>(&'r self, inode: Ref<Inode>, room: impl Fn(u64) -> Room<'r>) {
         if Ref::claims(&inode) != 0 {
             return;
         }
-        let unnamed = inode.is_unnamed();
-        if unnamed && self.core.health.writable().is_ok() && self.core.health.changeable().is_err()
-        {
-            self.unerased.lock().push(inode);
+        if !inode.is_unnamed() || self.core.health.writable().is_err() {
+            self.inodes.table().evict(inode);
             return;
         }
-        if unnamed
-            && self.core.health.writable().is_ok()
-            && let Err(error) = self.erase_with(&inode, room, || Ref::claims(&inode) != 0)
-        {
-            if error.errno() == libc::ENOSPC {
-                self.unerased.lock().push(inode);
-                return;
-            }
-            // The ORPHAN_ITEM stays; the next mount tries again.
-            tracing::warn!(inode = inode.id.objectid, %error, "erasing an unnamed inode failed");
+        let mut erasure = Erasure::new(inode, FIRST_STEP);
+        if self.waits_to_be_writable() {
+            return self.erasures.set_aside(erasure);
         }
-        self.inodes.table().evict(inode);
+        let erased = match self.erasures.are_served() {
+            // Who lets go of one waits for nothing.
+            true => {
+                self.steps(&mut erasure, AT_ONCE, |most| self.reserver.hold_removal_of_items(most))
+            }
+            false => self
+                .steps(&mut erasure, usize::MAX, |most| self.reserver.reserve_removal_step(most)),
+        };
+        self.settle(erasure, erased);
     }
 
-    /// After a commit: erases what found no room to be erased. It looks for none: who called for the
-    /// commit may be looking for the last room himself.
+    /// The mount is read-only for a while.
+    fn waits_to_be_writable(&self) -> bool {
+        let health = &self.core.health;
+        health.writable().is_ok() && health.changeable().is_err()
+    }
+
+    /// So many steps at most; true when nothing is left.
+    fn steps<'r>(
+        &'r self,
+        erasure: &mut Erasure,
+        most: usize,
+        room: impl Fn(u64) -> Room<'r>,
+    ) -> Result<bool> {
+        for _ in 0..most {
+            if self.step(erasure, &room)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What becomes of an inode of which so much is erased.
+    pub(crate) fn settle(&self, erasure: Erasure, erased: Result<bool>) {
+        let served = self.erasures.are_served();
+        match erased {
+            Ok(false) => return self.erasures.add(erasure),
+            Err(error) if error.errno() == libc::ENOSPC => {
+                return match served && erasure.looks_for_room {
+                    true => self.erasures.add(erasure),
+                    false => self.erasures.set_aside(erasure),
+                };
+            }
+            // Made read-only, for a while.
+            Err(_) if self.waits_to_be_writable() => return self.erasures.set_aside(erasure),
+            // The ORPHAN_ITEM stays; the next mount tries again.
+            Err(error) => {
+                let inode = erasure.inode.id.objectid;
+                tracing::warn!(inode, %error, "erasing an unnamed inode failed");
+            }
+            Ok(true) => {}
+        }
+        self.inodes.table().evict(erasure.inode);
+    }
+
+    /// After a commit: erases what found no room to be erased, or sees to it that it is. It looks for none:
+    /// who called for the commit may be looking for the last room himself.
     pub(crate) fn retry(&self) {
         if self.core.health.changeable().is_err() {
             return;
         }
-        let inodes = std::mem::take(&mut *self.unerased.lock());
-        for inode in inodes {
-            self.release_with(inode, |most| self.reserver.hold_removal_of_items(most));
+        if self.erasures.are_served() {
+            return self.erasures.go_on();
+        }
+        for mut erasure in self.erasures.take_set_aside() {
+            let hold = |most| self.reserver.hold_removal_of_items(most);
+            let erased = self.steps(&mut erasure, usize::MAX, hold);
+            self.settle(erasure, erased);
         }
     }
 
     /// Removes all items of an inode without names. Reserves before it locks: a reservation
     /// may wait for a commit, which locks inodes.
     pub(crate) fn erase(&self, inode: &Ref<Inode>) -> Result<()> {
-        self.erase_with(inode, |most| self.reserver.reserve_removal_of_items(most), || false)
+        let erasure = Erasure::new(inode.clone(), FIRST_STEP);
+        let mut erasure = Erasure { whoever_claims_it: true, ..erasure };
+        let reserve = |most| self.reserver.reserve_removal_step(most);
+        self.steps(&mut erasure, usize::MAX, reserve).map(drop)
     }
 
-    /// Nothing, if it is `needed` by the time that there is room: who finds a name just before that goes
-    /// has it behind it. Behind the first step nobody comes to it any more.
-    fn erase_with<'r>(
-        &'r self,
-        inode: &Ref<Inode>,
-        room: impl Fn(u64) -> Room<'r>,
-        needed: impl Fn() -> bool,
-    ) -> Result<()> {
-        let mut step = FIRST_STEP;
-        loop {
-            let (_room, room_for) = room(step as u64)?;
-            step = room_for as usize;
-            let _still = self.core.addresses.hold_still();
-            let Some(mut state) = inode.write_to_erase() else { return Ok(()) };
-            if !state.erasing && needed() {
-                // Who gives it back erases it.
-                return Ok(());
-            }
-            let op = self.core.begin();
-            if self.erase_step(&op, inode.id, &mut state, step)? {
-                state.erased = true;
-                return Ok(());
-            }
-            state.erasing = true;
-            step = (step * 4).min(STEP);
+    /// In the background; true when nothing is left.
+    pub(crate) fn step_behind(&self, erasure: &mut Erasure) -> Result<bool> {
+        match erasure.looks_for_room {
+            true => self.step(erasure, &|most| self.reserver.reserve_removal_step(most)),
+            false => self.step(erasure, &|most| self.reserver.hold_removal_of_items(most)),
         }
     }
 
-    /// One operation's worth; true when nothing is left.
-    fn erase_step(&self, op: &Op<'_>, id: InodeId, state: &mut State, step: usize) -> Result<bool> {
+    /// One step; true when nothing is left. Nothing, if somebody needs it by the time that there is room: who
+    /// finds a name just before that goes has it behind it. Behind the first step nobody comes to it any more.
+    fn step<'r>(&'r self, erasure: &mut Erasure, room: &impl Fn(u64) -> Room<'r>) -> Result<bool> {
+        let (_room, room_for) = room(erasure.step as u64)?;
+        let step = room_for as usize;
+        let _still = self.core.addresses.hold_still();
+        let inode = &erasure.inode;
+        let Some(mut state) = inode.write_to_erase() else { return Ok(true) };
+        if !state.erasing && !erasure.whoever_claims_it && Ref::claims(inode) != 0 {
+            // Who gives it back erases it.
+            return Ok(true);
+        }
+        let op = self.core.begin();
+        // Who makes the mount read-only waits for operations behind saying so.
+        self.core.health.changeable().fs()?;
+        match self.erase_step(&op, inode.id, &mut state, (erasure.from, step))? {
+            None => state.erased = true,
+            Some(from) => {
+                state.erasing = true;
+                (erasure.from, erasure.step) = (from, (step * STEP_GROWS).min(STEP));
+            }
+        }
+        Ok(state.erased)
+    }
+
+    /// One operation's worth, from a key on; answers where the next one begins, if anything is left.
+    fn erase_step(
+        &self,
+        op: &Op<'_>,
+        id: InodeId,
+        state: &mut State,
+        (from, step): (Key, usize),
+    ) -> Result<Option<Key>> {
         let mut keys = Vec::new();
         let mut extents = Vec::new();
         {
-            let mut scan = op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
+            let mut scan = op.view.scan(id.tree, from);
             while keys.len() < step {
                 let Some((key, bytes)) = scan.next().fs()? else { break };
                 check_unnamed(id, key.kind)?;
@@ -165,11 +230,11 @@ impl Orphans {
         })?;
         if keys.len() == step {
             put_inode(op, id, state);
-            return Ok(false);
+            return Ok(keys.last().and_then(|last| last.successor()));
         }
         op.delete(id, kind::INODE_ITEM, 0);
         self.inodes.orphans().unmark(op, id, state);
-        Ok(true)
+        Ok(None)
     }
 
     /// At mount: finishes what a crash left.

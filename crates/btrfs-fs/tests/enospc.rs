@@ -215,6 +215,7 @@ fn round(fs: &BtrfsFs, with: With, seed: u64, mixed: bool) {
     }
     fs.rmdir(&CX, fs.root(), b"full").expect("rmdir");
     fs.forget(dir, 1);
+    common::wait_until_erased(fs);
     fs.sync().expect("sync");
     assert_eq!(fs.read_only_reason(), None);
     let stat = |name| fs.stats().iter().find(|s| s.name == name).map_or(0, |s| s.value);

@@ -35,6 +35,8 @@ pub enum Rank {
     Trims,
     /// What is known of trees that are being dropped; held over a step, and its commit.
     Cleaner,
+    /// A step of erasing in the background, which may look for room.
+    Erasing,
     /// A removal looks for the last room; held over commits.
     LastRoom,
     /// The running commit.
@@ -52,7 +54,7 @@ pub enum Rank {
     DirtyList,
     /// Commits whose superblock waits for the next one's.
     Owed,
-    /// Inodes without names that found no room to be erased.
+    /// Inodes without names that wait to be erased.
     Unerased,
     /// A label that is to be written.
     Label,

@@ -24,6 +24,7 @@ pub(crate) fn still(engine: &Engine) -> Result<()> {
     // What goes on by itself looks whether it may, at each of its steps.
     engine.balancer.rest_while_still();
     engine.cleaner.wait_for_step();
+    engine.orphans.erasures.wait_for_step();
     engine.core.volume.hold_repairs(true);
     let settled = (0..COMMITS).try_for_each(|_| engine.committer.commit());
     engine.core.health.set_still(settled.is_ok());

@@ -12,6 +12,7 @@ mod search;
 mod tests;
 
 use crate::commit::Committer;
+use crate::erasures::Erasures;
 use crate::error::IntoFs;
 use crate::refusals::refused;
 use crate::reserve::{
@@ -23,7 +24,6 @@ use btrfs_disk::{Error, TreeId};
 use btrfs_space::{DataReservation, Kind, Priority};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank};
-use search::Search;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Errno, FsError, Result};
@@ -34,6 +34,7 @@ pub(crate) struct Reserver {
     writeback: Arc<Writeback>,
     committer: Arc<Committer>,
     stats: Arc<Stats>,
+    erasures: Arc<Erasures>,
     /// Nobody else commits when memory is full.
     alone: bool,
     /// Removals so far, and as of the last commit that was to free space.
@@ -60,6 +61,7 @@ impl Reserver {
         writeback: Arc<Writeback>,
         committer: Arc<Committer>,
         stats: Arc<Stats>,
+        erasures: Arc<Erasures>,
         background: bool,
     ) -> Reserver {
         let (removals, seen, asked) = Default::default();
@@ -71,6 +73,7 @@ impl Reserver {
             writeback,
             committer,
             stats,
+            erasures,
             alone,
             removals,
             seen,
@@ -98,6 +101,18 @@ impl Reserver {
         }
         let step = most.min(cost::SMALL_STEP);
         self.reserve_removal(cost::removal_of_items(step)).map(|held| (held, step))
+    }
+
+    /// As `reserve_removal_of_items`, for one of many steps: it waits while the delta has more memory than it
+    /// should.
+    pub(crate) fn reserve_removal_step(&self, most: u64) -> Result<(Reservation<'_>, u64)> {
+        self.wait_for_memory(Priority::Delete)?;
+        self.reserve_removal_of_items(most)
+    }
+
+    /// Nothing that is removed comes back before who holds commits lets one come.
+    pub(crate) fn commits_are_held(&self) -> bool {
+        self.committer.is_held()
     }
 
     /// As `reserve_removal_of_items`, out of what there is now: for who may be called by one who looks
@@ -144,12 +159,18 @@ impl Reserver {
         bytes: u64,
         spare: u64,
     ) -> Result<QuotaReservation<'_>> {
+        let mut erased = self.erasures.steps();
         for _ in 0..QUOTA_PATIENCE {
             if let Some(promise) = self.reservations.limits.reserve(tree, bytes, spare) {
                 return Ok(promise);
             }
             if !self.commit_unless_held()? {
                 break;
+            }
+        }
+        while self.erasures_came_on(&mut erased) && self.commit_unless_held()? {
+            if let Some(promise) = self.reservations.limits.reserve(tree, bytes, spare) {
+                return Ok(promise);
             }
         }
         let promise = self.reservations.limits.reserve(tree, bytes, spare);
@@ -185,7 +206,7 @@ impl Reserver {
 
     /// Space for `bytes` of data that the caller holds itself.
     pub(crate) fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
-        let mut search = Search::default();
+        let mut search = self.search();
         loop {
             match self.core.space.reserve_data(bytes) {
                 Err(Error::NoSpace) => {}
@@ -218,7 +239,7 @@ impl Reserver {
         self.core.health.writable().fs()?;
         self.wait_for_memory(priority)?;
         let removes = priority == Priority::Delete;
-        let (mut search, mut turn) = (Search::default(), None);
+        let (mut search, mut turn) = (self.search(), None);
         loop {
             match self.reservations.hold(cost, priority) {
                 Err(FsError::Posix(Errno::ENOSPC)) => {}

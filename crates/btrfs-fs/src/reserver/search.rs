@@ -21,16 +21,27 @@ const PATIENCE: u32 = 8;
 const LONGEST: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
 
+/// How long erasing in the background is waited for: where some of it was done, which a commit gives back;
+/// and for a step, in front of which it may look for room itself.
+const SOME_STEPS: Duration = Duration::from_secs(1);
+const ONE_STEP: Duration = Duration::from_secs(10);
+
 /// What one search for room has done so far.
-#[derive(Default)]
 pub(super) struct Search {
     commits: u32,
     waited: bool,
     /// Times that others have ended for it.
     ends: u32,
+    /// Steps of erasing in the background of which it knows.
+    erased: u64,
 }
 
 impl Reserver {
+    /// One that begins.
+    pub(super) fn search(&self) -> Search {
+        Search { commits: 0, waited: false, ends: 0, erased: self.erasures.steps() }
+    }
+
     /// Does the next thing that may make room for `wanted` bytes; false: nothing is left.
     pub(super) fn find_room(
         &self,
@@ -53,7 +64,7 @@ impl Reserver {
             && (search.commits == 0 && priority == Priority::Delete && self.core.memory.dirty() > 0
                 || self.commit_may_help(kind, wanted, priority))
         {
-            *search = Search { commits: search.commits + 1, waited: false, ends: search.ends };
+            (search.commits, search.waited) = (search.commits + 1, false);
             // One that found no room itself has told why there is none.
             return match self.commit_for_space() {
                 Err(_) if self.reservations.is_short() => Ok(priority == Priority::Delete),
@@ -67,7 +78,32 @@ impl Reserver {
             self.committer.wait_for_readers(kind);
             return Ok(true);
         }
-        self.core.space.reclaim_for(kind).fs()
+        if self.core.space.reclaim_for(kind).fs()? {
+            return Ok(true);
+        }
+        // A removal may be what is being erased.
+        let comes = priority == Priority::Normal && self.erasures_came_on(&mut search.erased);
+        if comes {
+            search.commits = 0;
+        }
+        Ok(comes)
+    }
+
+    /// Waits until erasing in the background has come to where a commit gives back what it brought.
+    /// False: nothing has come since it had taken `seen` steps, and nothing comes.
+    pub(super) fn erasures_came_on(&self, seen: &mut u64) -> bool {
+        let start = Instant::now();
+        while !self.committer.is_held() {
+            let now = self.erasures.progress();
+            let came = now.steps != *seen;
+            let patience = if came || now.rests { SOME_STEPS } else { ONE_STEP };
+            if !now.goes_on || came && now.rests || start.elapsed() > patience {
+                *seen = now.steps;
+                return came;
+            }
+            std::thread::sleep(LOOK);
+        }
+        false
     }
 
     /// Waits for those who hold room for what they do, and allows one commit more, which gives back

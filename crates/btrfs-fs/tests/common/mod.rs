@@ -41,6 +41,15 @@ pub fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
     fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
 }
 
+/// What lost its name is gone, also what is erased in the background; not what a commit still has.
+pub fn wait_until_erased(fs: &dyn FileSystem) {
+    let start = std::time::Instant::now();
+    while stat(fs, "inodes.to_erase") > 0 {
+        assert!(start.elapsed().as_secs() < 100, "nobody erases it");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// A new file in the top directory.
 pub fn new_file(fs: &dyn FileSystem, name: &str, content: &[u8]) -> Ino {
     let made = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0);

@@ -1,0 +1,114 @@
+//! The thread that erases large inodes without a name, behind everybody's back.
+//!
+//! Invariants: nothing is held between its steps, so operations wait for one step at most; and a commit
+//! has no more of them to merge than [`PER_EPOCH`] items, so who waits for a commit does not wait for a whole
+//! inode. It holds the orphans weakly, so that it never keeps a volume open.
+//!
+//! What it does not know: what a step is, and what took the name.
+
+use super::Orphans;
+use crate::erasures::Erasure;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use vfs::Result;
+
+/// Items that are erased in one epoch. Behind them it asks for a commit, and waits for that.
+const PER_EPOCH: u64 = 8 << 10;
+
+/// What was erased in an epoch.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    epoch: u64,
+    items: u64,
+}
+
+impl Orphans {
+    /// Takes steps until nothing is left, or one fails; `None`: it is to rest.
+    fn erase_behind(&self, erasure: &mut Erasure, pace: &mut Pace) -> Option<Result<bool>> {
+        loop {
+            if self.must_rest(pace) {
+                return None;
+            }
+            let _step = self.erasures.begin_step();
+            if self.core.health.may_go_on().is_err() {
+                return None;
+            }
+            let items = erasure.step as u64;
+            let erased = self.step_behind(erasure);
+            if erased.is_ok() {
+                pace.items += items;
+                self.erasures.stepped();
+            }
+            if !matches!(erased, Ok(false)) {
+                return Some(erased);
+            }
+        }
+    }
+
+    /// No step may be taken, or this epoch has enough of them: then a commit is asked for.
+    fn must_rest(&self, pace: &mut Pace) -> bool {
+        if self.core.health.may_go_on().is_err() || self.reserver.commits_are_held() {
+            return true;
+        }
+        let epoch = self.core.layers().current.generation.0;
+        if pace.epoch != epoch {
+            *pace = Pace { epoch, items: 0 };
+        }
+        let enough = pace.items >= PER_EPOCH;
+        if enough {
+            self.core.requests.wake_for_chunks();
+        }
+        enough
+    }
+}
+
+/// The thread.
+pub(crate) struct Eraser {
+    orphans: Weak<Orphans>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Eraser {
+    pub(crate) fn start(orphans: &Arc<Orphans>) -> std::io::Result<Eraser> {
+        let weak = Arc::downgrade(orphans);
+        let for_thread = weak.clone();
+        let thread = std::thread::Builder::new()
+            .name("spinney-eraser".into())
+            .spawn(move || run(&for_thread))?;
+        orphans.erasures.serve(true);
+        Ok(Eraser { orphans: weak, thread: Some(thread) })
+    }
+}
+
+fn run(orphans: &Weak<Orphans>) {
+    let mut pace = Pace::default();
+    while let Some(orphans) = orphans.upgrade() {
+        let Some(mut erasure) = orphans.erasures.next() else { return };
+        if orphans.core.health.writable().is_err() {
+            // The next mount erases it.
+            return orphans.erasures.serve(false);
+        }
+        match orphans.erase_behind(&mut erasure, &mut pace) {
+            Some(ended) => {
+                // Where it found no room it has looked for it.
+                erasure.looks_for_room = false;
+                orphans.settle(erasure, ended);
+            }
+            None => orphans.erasures.rest(erasure, || !orphans.must_rest(&mut pace.clone())),
+        }
+    }
+}
+
+impl Drop for Eraser {
+    fn drop(&mut self) {
+        if let Some(orphans) = self.orphans.upgrade() {
+            orphans.erasures.serve(false);
+            orphans.erasures.stop();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}

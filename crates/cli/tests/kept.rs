@@ -196,3 +196,29 @@ fn a_copy_that_does_not_fit_leaves_what_it_was_to_replace() {
     );
     assert_eq!(fs::read_dir(&small.0).unwrap().count(), 2);
 }
+
+#[test]
+fn an_image_is_not_copied_into_itself() {
+    require!(btrfs_progs);
+    let image = Image::new("kept-itself");
+    let dir = image.dir.path().display().to_string();
+    fs::write(image.dir.join("file"), "content").unwrap();
+    fs::hard_link(&image.path, image.dir.join("also.img")).unwrap();
+    // Into an empty volume, and merged into one.
+    for _ in 0..2 {
+        let done = common::spinney(&["cp", "-r", &format!("{dir}/."), &image.at("/")]);
+        let said = text(&done.stderr);
+        assert!(done.status.success() && said.matches("is left out").count() == 2, "{said}");
+        assert_eq!(fine(&["ls", &image.at("/")]), "file\n");
+    }
+    let (code, why) = failing(&["cp", &image.word(), &image.at("/x")]);
+    assert!(code == 1 && why.contains("is the image"), "{why}");
+    assert_clean(&image.path);
+    fs::remove_file(image.dir.join("also.img")).unwrap();
+    let line = ["mkfs", "-f", "-q", "--rootdir", &dir, &image.word()];
+    let done = common::spinney(&line);
+    let said = text(&done.stderr);
+    assert!(done.status.success() && said.matches("is left out").count() == 1, "{said}");
+    assert_eq!(fine(&["ls", &image.at("/")]), "file\n");
+    assert_clean(&image.path);
+}

@@ -142,6 +142,10 @@ impl<'a> Import<'a> {
 
     fn entry(&mut self, path: PathBuf, parent: Ino, name: &[u8]) -> Result<()> {
         let meta = path.symlink_metadata().at(&path, "stat")?;
+        if self.options.leave_out == Some((meta.dev(), meta.ino())) {
+            self.teller.left_out(&path);
+            return Ok(());
+        }
         let Some(kind) = FileKind::from_mode(meta.mode()) else {
             return Err(CopyError::refused(&path, "is of an unknown kind"));
         };

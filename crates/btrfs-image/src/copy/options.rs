@@ -26,6 +26,11 @@ pub enum Event<'a> {
         /// What was copied up to here.
         so_far: &'a CopyReport,
     },
+    /// It is what [`CopyOptions::leave_out`] says; it was left out.
+    LeftOut {
+        /// Its path on the host.
+        path: &'a Path,
+    },
     /// The target knows no such attribute; it was left out.
     SkippedXattr {
         /// The path of what lacks it, on the host.
@@ -45,6 +50,9 @@ pub struct CopyOptions<'a> {
     pub xattrs: bool,
     /// Import only: do not descend into other file systems mounted below the top.
     pub one_file_system: bool,
+    /// Import only: the file that the volume itself lies in, by device and inode number. It would be copied
+    /// while it is written, and each byte that is copied makes it longer.
+    pub leave_out: Option<(u64, u64)>,
     /// Hard links between this copy and others; else only inside this one.
     pub import_links: Option<&'a ImportLinks<'a>>,
     /// The same for copies to the host.
@@ -80,6 +88,7 @@ impl Default for CopyOptions<'_> {
             owners: true,
             xattrs: true,
             one_file_system: false,
+            leave_out: None,
             import_links: None,
             export_links: None,
             progress: None,
@@ -158,6 +167,10 @@ impl<'a> Teller<'a> {
     pub(super) fn data(&self, path: &Path, bytes: u64) {
         self.report.borrow_mut().bytes += bytes;
         self.tell(&Event::Data { path, so_far: &self.report() });
+    }
+
+    pub(super) fn left_out(&self, path: &Path) {
+        self.tell(&Event::LeftOut { path });
     }
 
     pub(super) fn skipped_xattr(&self, path: &Path, name: &[u8]) {

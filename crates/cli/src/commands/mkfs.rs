@@ -145,7 +145,8 @@ fn fill(device: Arc<dyn BlockDevice>, root: &Path, wanted: &Wanted) -> Result<()
 /// The top is that of `root`, where nothing else is asked for.
 fn copy(volume: &Volume, root: &Path, wanted: &Wanted) -> Result<()> {
     let top = volume.root().at(volume, b"/")?;
-    inside::transfer(volume, CopyRules::SAME).import_into(root, &top, b"/")?;
+    let image = Place::of(Path::new(&wanted.image)).file;
+    inside::transfer(volume, CopyRules::SAME).in_image(&image).import_into(root, &top, b"/")?;
     let (uid, gid) = wanted.owner.unzip();
     // By itself: who changes the owner may drop set-ID bits.
     for set in [

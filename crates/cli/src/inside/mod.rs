@@ -16,6 +16,7 @@ pub use spinney::tree::{
 pub use volumes::{Failures, Scope, Volumes};
 
 use crate::error::{Error, Result, say_error};
+use crate::image::Place;
 use crate::output::human;
 use crate::progress::{self, Progress};
 use btrfs_image::is_of_all;
@@ -30,7 +31,13 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
     let progress = Progress::new();
     // Thousands of files may have the same, and losses are not to drown in them.
     let told = RefCell::new(BTreeSet::new());
-    Transfer::new(volume, rules).on_event(move |event| match event {
+    let transfer = Transfer::new(volume, rules).in_image(&Place::of(volume.name()).file);
+    transfer.on_event(move |event| match event {
+        TransferEvent::LeftOut { path, .. } => {
+            progress::wipe();
+            let path = path.display();
+            say_error(&format!("spinney: {path}: is the image itself, and is left out"));
+        }
         TransferEvent::Progress { path, bytes, .. } => {
             progress.show(|| format!("{} {}", human(*bytes), path.display()));
         }

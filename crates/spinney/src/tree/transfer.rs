@@ -41,6 +41,12 @@ pub enum TransferEvent<'e> {
         /// Bytes of content so far.
         bytes: u64,
     },
+    /// It is the image that is copied into; it was left out.
+    #[non_exhaustive]
+    LeftOut {
+        /// Its path.
+        path: &'e Path,
+    },
     /// The target knows no such attribute; it was left out.
     #[non_exhaustive]
     SkippedXattr {
@@ -64,6 +70,8 @@ pub struct Transfer<'v> {
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
     own_links: OwnLinks,
+    /// The volume's own image, by device and inode number.
+    image: Option<(u64, u64)>,
 }
 
 impl<'v> Transfer<'v> {
@@ -77,6 +85,7 @@ impl<'v> Transfer<'v> {
             import_links: ImportLinks::new(&**volume.fs()),
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
+            image: None,
         }
     }
 
@@ -89,6 +98,16 @@ impl<'v> Transfer<'v> {
     /// would fail for all (no room, a target that is read-only) still ends the copy.
     pub fn on_failure(self, failed: impl Fn(Error) + 'v) -> Transfer<'v> {
         Transfer { failed: Some(Box::new(failed)), ..self }
+    }
+
+    /// Never copies `image`, in which the volume lies, into itself.
+    pub fn in_image(self, image: &Path) -> Transfer<'v> {
+        let file = image.metadata().ok().filter(|meta| meta.is_file());
+        Transfer { image: file.map(|meta| (meta.dev(), meta.ino())), ..self }
+    }
+
+    fn is_image(&self, meta: &fs::Metadata) -> bool {
+        self.image == Some((meta.dev(), meta.ino()))
     }
 
     fn go_on(&self, result: Result<()>) -> Result<()> {
@@ -147,6 +166,7 @@ impl<'v> Transfer<'v> {
             Event::Made { path, so_far, .. } | Event::Data { path, so_far } => {
                 self.tell(&TransferEvent::Progress { path, bytes: so_far.bytes });
             }
+            Event::LeftOut { path } => self.tell(&TransferEvent::LeftOut { path }),
             Event::SkippedXattr { path, name } => {
                 self.tell(&TransferEvent::SkippedXattr { path, name });
             }
@@ -161,6 +181,7 @@ impl<'v> Transfer<'v> {
             owners: self.rules.preserve,
             xattrs: self.rules.preserve,
             one_file_system: self.rules.one_file_system,
+            leave_out: self.image,
             import_links: self.rules.preserve.then_some(&self.import_links),
             export_links: self.rules.preserve.then_some(&self.export_links),
             progress: Some(&tell),
@@ -198,6 +219,12 @@ impl<'v> Transfer<'v> {
             false => host.metadata(),
         };
         let meta = meta.map_err(|e| Error::host(host, e))?;
+        if self.is_image(&meta) {
+            return Err(Error::refused(
+                host.display(),
+                "is the image that it was to be copied into",
+            ));
+        }
         let Some(old) = parent.child_if_any(name).at(self.volume, path)? else {
             return self.import_new(host, &meta, parent, name, path);
         };
@@ -337,6 +364,10 @@ impl<'v> Transfer<'v> {
         }
         for name in names {
             let (from, below) = (host.join(OsStr::from_bytes(&name)), join(path, &name));
+            if from.symlink_metadata().is_ok_and(|meta| self.is_image(&meta)) {
+                self.tell(&TransferEvent::LeftOut { path: &from });
+                continue;
+            }
             self.go_on(self.import(&from, to, &name, &below))?;
         }
         if self.rules.preserve { self.import_attributes(host, to) } else { Ok(()) }

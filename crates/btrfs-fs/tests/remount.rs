@@ -207,18 +207,17 @@ fn with_subvolumes() -> SimDevice {
     SimDevice::new(device.image())
 }
 
-/// Somebody is held amid a deletion, and the volume is to be closed: what he heard, and whether it is so.
+/// Somebody is held amid a change of quotas, and the volume is to be closed: what he heard, and whether it is so.
 #[test]
 fn what_is_under_way_while_it_is_closed_is_waited_for() {
     let below = SimDevice::new(with_subvolumes().image());
     let device = Arc::new(Hooked { below, hook: Reads(Places::default()) });
-    let fs = BtrfsFs::open_device(device.clone(), top()).unwrap();
+    let fs = BtrfsFs::open_device(device.clone(), Options { cache_bytes: 0, ..top() }).unwrap();
     device.hook.0.arm("read");
     let told = std::thread::scope(|scope| {
-        let delete =
-            || errno(fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), b"held")));
+        let make = || errno(fs.create_qgroup(group(1, 9)));
         let first = std::thread::Builder::new().name("first".into());
-        let first = first.spawn_scoped(scope, delete).unwrap();
+        let first = first.spawn_scoped(scope, make).unwrap();
         device.hook.0.wait_until_there("read");
         let closing = scope.spawn(|| fs.destroy());
         std::thread::sleep(Duration::from_millis(60));
@@ -228,7 +227,7 @@ fn what_is_under_way_while_it_is_closed_is_waited_for() {
     });
     let left = Arc::new(SimDevice::new(device.below.image()));
     let left = BtrfsFs::open_device(left, Options { read_only: true, ..top() }).unwrap();
-    assert_eq!((told, there(&left, "held")), (0, false));
+    assert_eq!((told, has_group(&left, group(1, 9))), (0, true));
 }
 
 /// Processor time of the process's threads of that name, in ticks.

@@ -110,13 +110,7 @@ impl Engine {
             erasures.clone(),
             options.background,
         ));
-        let orphans = Arc::new(Orphans::new(
-            core.clone(),
-            inodes.clone(),
-            reservations.clone(),
-            reserver.clone(),
-            erasures,
-        ));
+        let orphans = Arc::new(Orphans::new(&core, &inodes, &reservations, &reserver, erasures));
         let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
         committer.call_afterwards(afterwards(&orphans, &cleaner));
         let balancer = Balancer::new(&core, &reservations, &reserver, &committer, &cleaner, &stats);

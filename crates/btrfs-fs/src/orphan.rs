@@ -54,12 +54,14 @@ pub(crate) struct Orphans {
 
 impl Orphans {
     pub(crate) fn new(
-        core: Arc<Core>,
-        inodes: Arc<Inodes>,
-        reservations: Arc<Reservations>,
-        reserver: Arc<Reserver>,
+        core: &Arc<Core>,
+        inodes: &Arc<Inodes>,
+        reservations: &Arc<Reservations>,
+        reserver: &Arc<Reserver>,
         erasures: Arc<Erasures>,
     ) -> Orphans {
+        let (core, inodes) = (core.clone(), inodes.clone());
+        let (reservations, reserver) = (reservations.clone(), reserver.clone());
         Orphans { core, inodes, reservations, reserver, erasures }
     }
 

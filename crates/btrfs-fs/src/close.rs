@@ -15,6 +15,10 @@ pub(crate) fn close(engine: &Engine) -> Result<()> {
     // Behind this what the device's errors are is not written any more, either.
     engine.device_stats.write();
     engine.end_changes();
+    if engine.orphans.erasures.count() > 0 {
+        // What is left to erase may take minutes, and who loses patience is not to lose more than that.
+        let _told_by_the_next = engine.committer.commit();
+    }
     erase_unnamed(engine);
     let committed = engine.committer.commit();
     if engine.reservations.is_short() {

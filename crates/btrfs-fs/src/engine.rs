@@ -183,7 +183,8 @@ impl Engine {
     pub(crate) fn end_changes(&self) {
         self.core.health.refuse_changes(true);
         drop(self.subvolume_lock.lock());
-        self.core.wait_for_operations();
+        // Few come in any more, so there is a moment without anybody, unless somebody is long at it.
+        let _busy_for_seconds = (0..STILL_LOOKS).any(|_| self.core.wait_for_operations());
     }
 
     fn not_read_only(&self, tree: TreeId) -> Result<()> {
@@ -239,6 +240,9 @@ impl Engine {
     }
 }
 
+/// How often who ends changes looks for a moment without operations inside the epoch: some seconds.
+const STILL_LOOKS: u32 = 100;
+
 /// What a commit makes possible: both hold the committer, so it holds neither.
 fn afterwards(
     orphans: &Arc<Orphans>,
@@ -246,8 +250,8 @@ fn afterwards(
 ) -> impl Fn(Flushed) + Send + Sync + 'static {
     let (orphans, cleaner) = (Arc::downgrade(orphans), Arc::downgrade(cleaner));
     move |landed| {
-        if let Some(orphans) = orphans.upgrade().filter(|_| landed == Flushed::All) {
-            orphans.retry();
+        if let Some(orphans) = orphans.upgrade() {
+            orphans.retry(landed == Flushed::All);
         }
         if let Some(cleaner) = cleaner.upgrade() {
             cleaner.wake_for_dead();

@@ -122,11 +122,13 @@ impl Erasures {
         std::mem::take(&mut self.state.lock().without_room)
     }
 
-    /// There may be room again, or what kept the thread from going on is over.
-    pub(crate) fn go_on(&self) {
+    /// There may be `room` again, or what kept the thread from going on is over.
+    pub(crate) fn go_on(&self, room: bool) {
         let mut state = self.state.lock();
-        let aside = std::mem::take(&mut state.without_room);
-        state.waiting.extend(aside);
+        if room {
+            let aside = std::mem::take(&mut state.without_room);
+            state.waiting.extend(aside);
+        }
         (state.told, state.rests) = (true, false);
         if !state.waiting.is_empty() {
             self.changed.notify_one();
@@ -151,6 +153,11 @@ impl Erasures {
         }
         state.is_at_work = true;
         state.waiting.pop_front()
+    }
+
+    /// By the thread, which ends.
+    pub(crate) fn is_left(&self) {
+        self.state.lock().is_at_work = false;
     }
 
     /// It goes on with this one behind a commit, by the thread.

@@ -141,13 +141,17 @@ impl Orphans {
     }
 
     /// After a commit: erases what found no room to be erased, or sees to it that it is. It looks for none:
-    /// who called for the commit may be looking for the last room himself.
-    pub(crate) fn retry(&self) {
+    /// who called for the commit may be looking for the last room himself. Where some content found no room
+    /// (not `all_landed`) that goes on alone which waited for a commit.
+    pub(crate) fn retry(&self, all_landed: bool) {
         if self.core.health.changeable().is_err() {
             return;
         }
         if self.erasures.are_served() {
-            return self.erasures.go_on();
+            return self.erasures.go_on(all_landed);
+        }
+        if !all_landed {
+            return;
         }
         for mut erasure in self.erasures.take_set_aside() {
             let hold = |most| self.reserver.hold_removal_of_items(most);
@@ -302,14 +306,23 @@ impl Orphans {
         }
         let inode = self.inodes.by_id(id, 0)?;
         inode.write()?.orphan = Orphan::Item;
-        let erased = match self.erase(&inode) {
+        let erasure = Erasure::new(inode, FIRST_STEP);
+        let mut erasure = Erasure { whoever_claims_it: true, ..erasure };
+        let reserve = |most| self.reserver.reserve_removal_step(most);
+        let most = if self.erasures.are_served() { AT_ONCE } else { usize::MAX };
+        let erased = match self.steps(&mut erasure, most, reserve) {
+            // Of a large one the rest goes in the background.
+            Ok(false) => {
+                self.erasures.add(erasure);
+                return Ok(true);
+            }
             Err(error) if self.may_stay(&error) => {
                 tracing::warn!(inode = id.objectid, %error, "an inode without links stays");
                 false
             }
-            other => other.map(|()| true)?,
+            other => other?,
         };
-        self.inodes.table().evict(inode);
+        self.inodes.table().evict(erasure.inode);
         Ok(erased)
     }
 

@@ -103,7 +103,9 @@ impl CommitRequests {
         {
             return Some(Request::WriteBack);
         }
-        Some(Request::Commit(signal.wanted.take().unwrap_or(otherwise)))
+        // Nor does it become one of less because somebody asks for that again and again.
+        let due = (Instant::now() >= until).then_some(otherwise);
+        Some(Request::Commit(signal.wanted.take().max(due).unwrap_or(otherwise)))
     }
 
     /// The caller waits for a commit from here on.
@@ -121,5 +123,26 @@ impl CommitRequests {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_commit_that_is_due_is_of_all_that_it_is_to_be_of() {
+        let requests = CommitRequests::default();
+        let (past, later) = (Instant::now(), Instant::now() + Duration::from_secs(60));
+        requests.wake_for_chunks();
+        let due = requests.wait(past, Wanted::Everything);
+        assert_eq!(due, Some(Request::Commit(Wanted::Everything)));
+        requests.wake_for_chunks();
+        let early = requests.wait(later, Wanted::Everything);
+        assert_eq!(early, Some(Request::Commit(Wanted::WrittenBack)));
+        requests.wake();
+        let more = requests.wait(past, Wanted::WrittenBack);
+        assert_eq!(more, Some(Request::Commit(Wanted::Everything)));
     }
 }

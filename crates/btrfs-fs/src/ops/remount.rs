@@ -37,7 +37,7 @@ pub(crate) fn writable_again(engine: &Engine) {
     engine.core.health.set_still(false);
     engine.core.volume.hold_repairs(false);
     if engine.core.health.refuse_changes(false) {
-        engine.orphans.retry();
+        engine.orphans.retry(true);
         // And those who went to sleep over it.
         engine.cleaner.wake_for_dead();
         if engine.reservations.limits.rescans() {

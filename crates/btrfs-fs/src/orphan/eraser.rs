@@ -80,13 +80,26 @@ impl Eraser {
     }
 }
 
+/// Behind the thread, be it that it panicked: nobody waits for it.
+struct Ends<'o>(&'o Weak<Orphans>);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if let Some(orphans) = self.0.upgrade() {
+            orphans.erasures.serve(false);
+            orphans.erasures.is_left();
+        }
+    }
+}
+
 fn run(orphans: &Weak<Orphans>) {
+    let _ends = Ends(orphans);
     let mut pace = Pace::default();
     while let Some(orphans) = orphans.upgrade() {
         let Some(mut erasure) = orphans.erasures.next() else { return };
         if orphans.core.health.writable().is_err() {
             // The next mount erases it.
-            return orphans.erasures.serve(false);
+            return;
         }
         match orphans.erase_behind(&mut erasure, &mut pace) {
             Some(ended) => {

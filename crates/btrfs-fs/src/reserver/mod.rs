@@ -168,7 +168,10 @@ impl Reserver {
                 break;
             }
         }
-        while self.erasures_came_on(&mut erased) && self.commit_unless_held()? {
+        for _ in 0..search::ERASURES {
+            if !self.erasures_came_on(&mut erased) || !self.commit_unless_held()? {
+                break;
+            }
             if let Some(promise) = self.reservations.limits.reserve(tree, bytes, spare) {
                 return Ok(promise);
             }

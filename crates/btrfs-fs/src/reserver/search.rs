@@ -26,20 +26,25 @@ const LOOK: Duration = Duration::from_millis(1);
 const SOME_STEPS: Duration = Duration::from_secs(1);
 const ONE_STEP: Duration = Duration::from_secs(10);
 
+/// How often one search waits for that. Others may remove without an end, and what is erased may give nothing
+/// back (somebody else has it, too): who waits keeps a server's thread.
+pub(super) const ERASURES: u32 = 20;
+
 /// What one search for room has done so far.
 pub(super) struct Search {
     commits: u32,
     waited: bool,
     /// Times that others have ended for it.
     ends: u32,
-    /// Steps of erasing in the background of which it knows.
+    /// Steps of erasing in the background of which it knows, and times that it waited for more.
     erased: u64,
+    erasures: u32,
 }
 
 impl Reserver {
     /// One that begins.
     pub(super) fn search(&self) -> Search {
-        Search { commits: 0, waited: false, ends: 0, erased: self.erasures.steps() }
+        Search { commits: 0, waited: false, ends: 0, erased: self.erasures.steps(), erasures: 0 }
     }
 
     /// Does the next thing that may make room for `wanted` bytes; false: nothing is left.
@@ -82,9 +87,11 @@ impl Reserver {
             return Ok(true);
         }
         // A removal may be what is being erased.
-        let comes = priority == Priority::Normal && self.erasures_came_on(&mut search.erased);
+        let comes = priority == Priority::Normal
+            && search.erasures < ERASURES
+            && self.erasures_came_on(&mut search.erased);
         if comes {
-            search.commits = 0;
+            (search.commits, search.erasures) = (0, search.erasures + 1);
         }
         Ok(comes)
     }

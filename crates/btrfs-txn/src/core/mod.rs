@@ -140,9 +140,10 @@ impl Core {
         View { store: &self.store, layers: self.layers.load() }
     }
 
-    /// Returns when the operations that are inside the epoch now have ended. The caller is inside none.
-    pub fn wait_for_operations(&self) {
-        self.layers.load().current.gate.wait_for_those_inside();
+    /// Returns when the operations that are inside the epoch now have ended. The caller is inside none. False: it
+    /// gave up after tens of milliseconds, since some were always there.
+    pub fn wait_for_operations(&self) -> bool {
+        self.layers.load().current.gate.wait_for_those_inside()
     }
 
     /// The layers at this moment.

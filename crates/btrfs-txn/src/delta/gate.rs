@@ -58,8 +58,8 @@ impl Gate {
     }
 
     /// Returns when all who are inside now have left. Others may come in meanwhile, and who has left is not told
-    /// from them; so it gives up after tens of milliseconds, for who looks again whether that is so.
-    pub fn wait_for_those_inside(&self) {
+    /// from them; so it gives up after tens of milliseconds, for who looks again whether that is so. False: it has.
+    pub fn wait_for_those_inside(&self) -> bool {
         const MOST: u32 = 1000;
         fence(Ordering::SeqCst);
         let mut spins = 0;
@@ -69,6 +69,7 @@ impl Gate {
                 relax(spins);
             }
         }
+        spins < MOST
     }
 
     /// Lets nobody in any more and waits for those inside.

@@ -154,6 +154,29 @@ pub(crate) struct Dispatcher {
     on_request: Option<fn(u32)>,
 }
 
+/// Requests that have done nothing where they hear that there is no room, so they can be asked once more. Of an
+/// fsync or a control operation that is not so: they may have told of an error, or have begun.
+fn takes_room(opcode: u32) -> bool {
+    use Opcode::*;
+    let all = [
+        Write,
+        Create,
+        Mknod,
+        Mkdir,
+        Symlink,
+        Link,
+        Tmpfile,
+        Setattr,
+        Setxattr,
+        Rename,
+        Rename2,
+        Fallocate,
+        CopyFileRange,
+        CopyFileRange64,
+    ];
+    Opcode::from_number(opcode).is_some_and(|opcode| all.contains(&opcode))
+}
+
 impl Dispatcher {
     pub(crate) fn new(
         fs: Arc<dyn FileSystem>,
@@ -223,7 +246,9 @@ impl Dispatcher {
         }
         let before = gathered.served();
         let outcome = self.dispatch(request, out);
-        if !matches!(outcome, Outcome::Refuse(libc::ENOSPC | libc::EDQUOT)) {
+        if !matches!(outcome, Outcome::Refuse(libc::ENOSPC | libc::EDQUOT))
+            || !takes_room(request.header.opcode)
+        {
             return outcome;
         }
         self.fetch(&**gathered);

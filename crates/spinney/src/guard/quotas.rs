@@ -26,9 +26,8 @@ impl Guard {
     }
 
     pub(crate) fn wait_for_rescan(&self) -> Result<()> {
-        let _durable = self.durable()?;
-        // Closing waits for one step alone: it ends then.
-        self.there()?.wait_for_rescan_by(|| self.change())
+        // Closing, and a transaction that begins, wait for one step alone: it ends then.
+        self.there()?.wait_for_rescan_by(|| Ok((self.durable()?, self.change()?)))
     }
 
     pub(crate) fn quota_status(&self) -> Result<Option<QuotaStatus>> {

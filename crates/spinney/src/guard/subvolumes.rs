@@ -78,9 +78,8 @@ impl Guard {
     }
 
     pub(crate) fn sync_deleted(&self, ids: &[SubvolId], limit: Option<Duration>) -> Result<bool> {
-        let _durable = self.durable()?;
-        // Closing waits for one step alone: it ends then.
-        self.there()?.sync_deleted_by(ids, limit, || self.change())
+        // Closing, and a transaction that begins, wait for one step alone: it ends then.
+        self.there()?.sync_deleted_by(ids, limit, || Ok((self.durable()?, self.change()?)))
     }
 
     pub(crate) fn default_subvolume(&self) -> Result<SubvolId> {

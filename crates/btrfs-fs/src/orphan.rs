@@ -190,8 +190,11 @@ impl Orphans {
             return Ok(true);
         }
         let op = self.core.begin();
-        // Who makes the mount read-only waits for operations behind saying so.
-        self.core.health.changeable().fs()?;
+        // Who makes the mount read-only waits for operations behind saying so. Who closes it does, too, and then
+        // erases himself.
+        if self.core.health.stays_open().is_ok() {
+            self.core.health.changeable().fs()?;
+        }
         match self.erase_step(&op, inode.id, &mut state, (erasure.from, step))? {
             None => state.erased = true,
             Some(from) => {

@@ -4,14 +4,14 @@
 mod common;
 
 use btrfs_check::{CheckOptions, Report};
-use btrfs_fs::{BtrfsFs, Injection, LimitChange, Options};
+use btrfs_fs::{BtrfsFs, Caller, Injection, LimitChange, Options};
 use btrfs_volume::{OpenOptions, Volume};
 use common::{CX, Image, stat, wait_until_erased};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use testkit::{oracle, require};
-use vfs::{Durable, FileSystem};
+use vfs::{Durable, FileKind, FileSystem};
 
 /// More than go in three commits.
 const EXTENTS: u64 = 25_000;
@@ -233,6 +233,61 @@ fn a_volume_may_close_stop_or_be_still_in_the_middle() {
     let fs = image.open_with(Options::default());
     common::close_and_judge(&image, fs);
     assert_eq!(checked(&image.path).totals.orphans, 0);
+}
+
+/// A snapshot has what is being erased as well, and does not wait for it.
+#[test]
+fn a_snapshot_in_the_middle_goes_on_in_the_background() {
+    let image = Image::new(512 << 20, &[]);
+    let fs = image.open_with(Options::default());
+    let snapshot = |name: &str| {
+        fs.snapshot(&Caller::root(), fs.root(), fs.root(), name.as_bytes(), false)
+            .expect("snapshot")
+    };
+    let alone = timed(|| _ = snapshot("before"));
+    in_pieces(&fs, "large", EXTENTS);
+    unlink(&fs, "large");
+    let beside = timed(|| _ = snapshot("beside"));
+    let waits = left(&fs);
+    eprintln!("a snapshot takes {alone:?}, and {beside:?} beside {waits} that are erased");
+    assert!(waits > 0, "what was removed is not erased before the snapshot returns");
+    wait_until_erased(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    assert_eq!(checked(&image.path).totals.orphans, 0);
+    common::assert_sound(&image.path);
+}
+
+/// Others remove large files without an end, of another subvolume: who is over his own limit hears it.
+#[test]
+fn who_is_over_a_limit_does_not_wait_for_ever() {
+    let image = Image::new(512 << 20, &[]);
+    let fs = image.open_with(Options::default());
+    fs.enable_quotas().expect("quotas");
+    fs.wait_for_rescan().expect("counted");
+    let small = fs.create_subvolume(&Caller::root(), fs.root(), b"small").expect("subvolume");
+    let limit = LimitChange { referenced: Some(Some(1 << 20)), ..LimitChange::default() };
+    fs.limit_qgroup(format!("0/{}", small.0.0).parse().unwrap(), &limit).expect("limit");
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over() {
+                in_pieces(&fs, "large", 500);
+                unlink(&fs, "large");
+            }
+        });
+        let made = fs.mknod(&CX, small.1.attr.ino, b"file", FileKind::File, 0o644, 0);
+        let file = made.expect("create").attr.ino;
+        let start = Instant::now();
+        let written = fs.write(&CX, file, 0, &[3; 4 << 20], Default::default());
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(written.expect_err("over its limit").errno(), libc::EDQUOT);
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+        fs.forget(file, 1);
+    });
+    wait_until_erased(&fs);
+    common::close_and_judge(&image, fs);
 }
 
 /// A transaction commits the name's going; the rest goes behind it.

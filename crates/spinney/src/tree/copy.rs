@@ -185,7 +185,8 @@ impl<'v> TreeCopy<'v> {
         match old {
             Some(old) if self.overwrites(&node, &old) => {
                 self.content(&node, &path, &old, &to_path)?;
-                self.rest(&node, &path, old, &to_path)?;
+                self.rest(&node, &path, &old, &to_path)?;
+                self.remember(&node, old);
             }
             old => self.put(&node, &path, old.is_some(), (parent, name), &to_path)?,
         }
@@ -205,8 +206,11 @@ impl<'v> TreeCopy<'v> {
         let made = draft.make(|name| self.make(node, path, parent, name, to_path))?;
         self.content(node, path, &made, to_path)?;
         draft.is_good();
-        self.rest(node, path, made, to_path)?;
-        draft.keep().at(self.to, to_path)
+        self.rest(node, path, &made, to_path)?;
+        draft.keep().at(self.to, to_path)?;
+        // What was taken away again has no name that others could be added to.
+        self.remember(node, made);
+        Ok(())
     }
 
     fn content(&self, node: &Node, path: &[u8], made: &Node, to_path: &[u8]) -> Result<()> {
@@ -217,15 +221,19 @@ impl<'v> TreeCopy<'v> {
         fill::copy(&from, &to, self.rules.reflink)
     }
 
-    /// What `made` has beside content; other names of `node` become names of it.
-    fn rest(&mut self, node: &Node, path: &[u8], made: Node, to_path: &[u8]) -> Result<()> {
-        if self.rules.preserve {
-            self.attributes(node, path, &made, to_path)?;
-            if node.attr.nlink > 1 {
-                self.links.insert(node.ino(), made);
-            }
+    /// What `made` has beside content.
+    fn rest(&self, node: &Node, path: &[u8], made: &Node, to_path: &[u8]) -> Result<()> {
+        match self.rules.preserve {
+            true => self.attributes(node, path, made, to_path),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Other names of `node` become names of `made`.
+    fn remember(&mut self, node: &Node, made: Node) {
+        if self.rules.preserve && node.attr.nlink > 1 {
+            self.links.insert(node.ino(), made);
+        }
     }
 
     fn overwrites(&self, node: &Node, old: &Node) -> bool {

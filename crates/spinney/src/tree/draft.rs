@@ -2,12 +2,14 @@
 //! what had its name stays.
 //!
 //! Invariant: a name that something has already is given to the new thing by a rename, in one step; until
-//! then that is made beside it, under a name that nothing has. It does not know what is made.
+//! then that is made beside it, under a name that nothing has. Giving it the name is no change of its own:
+//! its ctime stays. It does not know what is made.
 
 use super::node::Node;
 use crate::volume::Volume;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vfs::{Context, RenameMode, Result};
+use vfs::attributes::{APPEND, IMMUTABLE};
+use vfs::{Context, Errno, RenameMode, Result, SetAttr};
 
 /// What is made and may still go wrong. Dropped before [`keep`](Draft::keep) it is gone.
 #[must_use = "who drops it takes away what was made"]
@@ -30,7 +32,13 @@ impl<'a> Draft<'a> {
         name: &'a [u8],
         taken: bool,
     ) -> Result<Draft<'a>> {
-        let beside = if taken { Some(free_name(parent)?) } else { None };
+        let beside = match taken {
+            true => {
+                may_be_replaced(volume, parent, name)?;
+                Some(free_name(parent)?)
+            }
+            false => None,
+        };
         // Nobody else makes anything by such a name.
         Ok(Draft { volume, parent, name, at_stake: beside.is_some(), beside })
     }
@@ -56,14 +64,22 @@ impl<'a> Draft<'a> {
             self.at_stake = false;
             return Ok(());
         };
-        let made = self.parent.child(&beside);
-        let put = made.and_then(|made| self.put(&made, &beside));
-        if put.is_err() {
-            self.beside = Some(beside);
-        } else {
-            self.at_stake = false;
+        let put = self.parent.child(&beside).and_then(|made| {
+            self.put(&made, &beside)?;
+            Ok(made)
+        });
+        match put {
+            Ok(made) => {
+                self.at_stake = false;
+                // As it was before the rename.
+                let set = SetAttr { ctime: Some(made.attr.ctime), ..SetAttr::default() };
+                self.volume.fs().setattr(&Context::default(), made.ino(), &set).map(drop)
+            }
+            Err(error) => {
+                self.beside = Some(beside);
+                Err(error)
+            }
         }
-        put
     }
 
     fn put(&self, made: &Node, beside: &[u8]) -> Result<()> {
@@ -98,6 +114,16 @@ impl Drop for Draft<'_> {
             let name = name.escape_ascii();
             tracing::warn!("{}: {name} is left over: {error}", self.volume.name().display());
         }
+    }
+}
+
+/// Names of such a directory, and such files, are not taken away: what was made beside them would stay.
+fn may_be_replaced(volume: &Volume, parent: &Node, name: &[u8]) -> Result<()> {
+    let dir = volume.fs().getattr(parent.ino())?;
+    let old = parent.child_if_any(name)?.map_or(0, |old| old.attr.attributes);
+    match (dir.attributes | old) & (APPEND | IMMUTABLE) {
+        0 => Ok(()),
+        _ => Err(Errno::EPERM.into()),
     }
 }
 

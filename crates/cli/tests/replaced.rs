@@ -1,0 +1,75 @@
+//! What takes the place of something: what it looks like when it is there, and what is left where it cannot be.
+
+mod common;
+
+use common::streams::shell;
+use common::{Image, KernelMount, TempDir, assert_clean, failing, fine, json};
+use testkit::require;
+
+/// A volume that the kernel changed by `script`, in its top.
+fn made(name: &str, script: &str) -> Image {
+    let image = Image::new(name);
+    let mount = KernelMount::new(&image.path, "").unwrap();
+    shell(&format!("cd {}\n{script}", mount.path().display()));
+    mount.unmount().unwrap();
+    image
+}
+
+#[test]
+fn another_name_of_what_could_not_be_put_in_place_is_copied_itself() {
+    require!(kernel_btrfs);
+    let source = made("replaced-links", "mkdir d; echo content > d/x; ln d/x d/y");
+    let script = "mkdir d; echo old > d/x; ln d/x d/other; chattr +i d/x";
+    let target = made("replaced-fixed", script);
+    let (code, why) = failing(&["cp", "-a", &source.at("/d"), &target.at("/")]);
+    assert!(code == 1 && why.contains("/d/x: operation not permitted"), "{why}");
+    assert!(!why.contains("/d/y"), "{why}");
+    assert_eq!(fine(&["cat", &target.at("/d/y")]), "content\n");
+    assert_eq!(fine(&["cat", &target.at("/d/x")]), "old\n");
+    assert_eq!(fine(&["ls", "-A", &target.at("/d")]), "other\nx\ny\n");
+    assert_clean(&target.path);
+}
+
+#[test]
+fn nothing_is_left_over_in_a_directory_that_only_grows() {
+    require!(kernel_btrfs);
+    let source = made("replaced-two", "mkdir d; echo content > d/x; ln d/x y");
+    let script = "mkdir d; echo old > d/x; ln d/x d/other; echo z > z; chattr +a d";
+    let target = made("replaced-grows", script);
+    let archive = target.dir.join("d.tar").display().to_string();
+    fine(&["tar", "-c", "-f", &archive, &source.at("/d")]);
+    let (from, to, top) = (source.at("/d"), target.at("/d/x"), target.at("/"));
+    for words in [
+        vec!["cp", "-a", &from, &top],
+        vec!["tar", "-x", "-f", &archive, &top],
+        vec!["ln", "-sf", "somewhere", &to],
+        vec!["ln", "-f", &target.at("/z"), &to],
+    ] {
+        let (code, why) = failing(&words);
+        assert!(code == 1 && why.contains("not permitted"), "{words:?}: {why}");
+        assert_eq!(fine(&["ls", "-A", &target.at("/d")]), "other\nx\n", "{words:?}");
+        assert_eq!(fine(&["cat", &to]), "old\n", "{words:?}");
+    }
+    assert_clean(&target.path);
+}
+
+#[test]
+fn what_is_replaced_has_the_ctime_that_a_new_copy_has() {
+    require!(btrfs_progs);
+    let (image, host) = (Image::new("replaced-ctime"), TempDir::new("replaced-times").unwrap());
+    let top = host.path().display().to_string();
+    shell(&format!("cd {top}; echo x > one; ln one two; ln -s one link; mkfifo fifo; sleep 1.1"));
+    let ctimes = || {
+        let ctime = |name: &str| {
+            let told = json(&fine(&["stat", "--json", &image.at(&format!("/{name}"))]));
+            told[0]["ctime"].as_str().unwrap().to_owned()
+        };
+        ["one", "two", "link", "fifo"].map(ctime)
+    };
+    let copy = || fine(&["cp", "-a", &format!("{top}/."), &image.at("/")]);
+    copy();
+    let first = ctimes();
+    copy();
+    assert_eq!(ctimes(), first);
+    assert_clean(&image.path);
+}

@@ -73,3 +73,30 @@ fn what_is_replaced_has_the_ctime_that_a_new_copy_has() {
     assert_eq!(ctimes(), first);
     assert_clean(&image.path);
 }
+
+#[test]
+fn what_cannot_be_shared_takes_nothing_from_what_is_there() {
+    require!(kernel_btrfs);
+    let other = made("replaced-other", "echo other > f");
+    let image = made(
+        "replaced-shared",
+        "echo tiny > tiny; yes small | head -c 5000 > small; yes old | head -c 20000 > f
+        touch fixed; chattr +C fixed; yes fixed | head -c 20000 >> fixed",
+    );
+    let sums = |name: &str| fine(&["cat", &image.at(name)]);
+    let (old, fixed) = (sums("/f"), sums("/fixed"));
+    for (from, to) in [(other.at("/f"), "/f"), (image.at("/small"), "/fixed")] {
+        failing(&["cp", "--reflink=always", &from, &image.at(to)]);
+        assert!(sums("/f") == old && sums("/fixed") == fixed, "{from} {to}");
+    }
+    // Shorter, in the middle of a sector, over what is longer.
+    for name in ["/small", "/tiny"] {
+        fine(&["cp", "--reflink=always", &image.at(name), &image.at("/f")]);
+        assert_eq!(sums("/f"), sums(name));
+        fine(&["cp", &image.at(name), &image.at("/fixed")]);
+        assert_eq!(sums("/fixed"), sums(name));
+    }
+    fine(&["cp", &other.at("/f"), &image.at("/f")]);
+    assert_eq!(sums("/f"), "other\n");
+    assert_clean(&image.path);
+}

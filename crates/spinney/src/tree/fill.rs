@@ -180,27 +180,52 @@ fn zeros<E>(
 
 /// Gives the file `to` the content of `from`, sharing the data where that is possible.
 pub fn copy(from: &FileAt<'_>, to: &FileAt<'_>, reflink: Reflink) -> Result<()> {
-    to.set_size(0)?;
     let size = from.size()?;
     if size == 0 {
-        return Ok(());
+        return to.set_size(0);
     }
-    let same_volume = from.volume.is(to.volume);
     if reflink != Reflink::Never {
-        let shared = match same_volume {
-            true => from.volume.fs().clone_range(&Context::default(), from.ino, 0, to.ino, 0, 0),
-            false => Err(Errno::EXDEV.into()),
-        };
-        match shared {
-            Ok(()) => return Ok(()),
+        match share(from, to, size) {
+            Ok(()) => return to.set_size(size),
             // What cannot be shared is copied.
             Err(FsError::Posix(Errno::EINVAL | Errno::EXDEV | Errno::EOPNOTSUPP))
                 if reflink == Reflink::Auto => {}
             Err(error) => return Err(error).at(to.volume, to.path),
         }
     }
-    from.data(&mut |offset, bytes| to.write(offset, bytes))?;
+    let mut emptied = false;
+    from.data(&mut |offset, bytes| {
+        // What cannot be read at all takes nothing from what is there.
+        if !std::mem::replace(&mut emptied, true) {
+            to.set_size(0)?;
+        }
+        to.write(offset, bytes)
+    })?;
+    if !emptied {
+        to.set_size(0)?;
+    }
     to.set_size(size)
+}
+
+/// All of `from` becomes the beginning of `to`.
+fn share(from: &FileAt<'_>, to: &FileAt<'_>, size: u64) -> vfs::Result<()> {
+    if !from.volume.is(to.volume) {
+        return Err(Errno::EXDEV.into());
+    }
+    let (fs, cx) = (from.volume.fs(), Context::default());
+    let clone = |len| fs.clone_range(&cx, from.ino, 0, to.ino, 0, len);
+    let tail = size % SECTOR as u64;
+    if tail == 0 || fs.getattr(to.ino)?.size <= size {
+        return clone(0);
+    }
+    // A part of a sector is shared only where both end. Before the old one is cut the rest tells whether they
+    // can share at all.
+    if size > tail {
+        clone(size - tail)?;
+    }
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    fs.setattr(to.volume.context(), to.ino, &set)?;
+    clone(0)
 }
 
 /// Gives the file `to` what can be read from `from`, a file, pipe or device.
@@ -232,9 +257,18 @@ pub fn from_host(from: &mut File, path: &Path, to: &FileAt<'_>) -> Result<()> {
     if written < at { to.set_size(at) } else { Ok(()) }
 }
 
-/// Gives the host's file `to`, which is empty, the content of `from`.
+/// Gives the host's file `to` the content of `from`.
 pub fn to_host(from: &FileAt<'_>, to: &File, path: &Path) -> Result<()> {
     let failed = |e: std::io::Error| Error::host(path, e);
-    from.data(&mut |offset, bytes| to.write_all_at(bytes, offset).map_err(failed))?;
+    let mut emptied = false;
+    from.data(&mut |offset, bytes| {
+        if !std::mem::replace(&mut emptied, true) {
+            to.set_len(0).map_err(failed)?;
+        }
+        to.write_all_at(bytes, offset).map_err(failed)
+    })?;
+    if !emptied {
+        to.set_len(0).map_err(failed)?;
+    }
     to.set_len(from.size()?).map_err(failed)
 }

@@ -484,7 +484,6 @@ impl<'v> Transfer<'v> {
         let failed = |e: std::io::Error| Error::host(host, e);
         let file = OpenOptions::new().write(true).open(host).map_err(failed)?;
         claim(&file, host)?;
-        file.set_len(0).map_err(failed)?;
         fill::to_host(&FileAt::of(self.volume, node, path), &file, host)?;
         match self.rules.preserve {
             // Of the file, where a link leads to it.

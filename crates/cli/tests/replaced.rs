@@ -3,7 +3,9 @@
 mod common;
 
 use common::streams::shell;
-use common::{Image, KernelMount, TempDir, assert_clean, failing, fine, json};
+use common::{Image, KernelMount, PROGRAM, TempDir, assert_clean, failing, fine, json, sh, text};
+use std::fs;
+use std::path::Path;
 use testkit::require;
 
 /// A volume that the kernel changed by `script`, in its top.
@@ -99,4 +101,35 @@ fn what_cannot_be_shared_takes_nothing_from_what_is_there() {
     fine(&["cp", &other.at("/f"), &image.at("/f")]);
     assert_eq!(sums("/f"), "other\n");
     assert_clean(&image.path);
+}
+
+#[test]
+fn an_image_is_not_copied_into_itself_from_standard_input() {
+    require!(btrfs_progs);
+    let image = Image::new("replaced-input");
+    let told = sh(&format!("{PROGRAM} cp - {} < {}", image.at("/x"), image.word()));
+    assert!(text(&told.stderr).contains("is the image"), "{}", text(&told.stderr));
+    assert_eq!(fine(&["ls", "-A", &image.at("/")]), "");
+    assert_clean(&image.path);
+}
+
+#[test]
+fn what_is_left_over_on_this_machine_is_told() {
+    require!(root);
+    require!(kernel_btrfs);
+    let source = made("replaced-out", "mkdir d; echo content > d/x; ln d/x d/y");
+    let host = made("replaced-out-host", "mkdir d; echo old > d/x; chattr +a d");
+    let mount = KernelMount::new(&host.path, "").unwrap();
+    let to: &Path = mount.path();
+    let (_, why) = failing(&["cp", "-a", &source.at("/d"), &to.display().to_string()]);
+    let left: Vec<String> = fs::read_dir(to.join("d"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with(".spinney"))
+        .collect();
+    mount.unmount().unwrap();
+    assert!(!left.is_empty());
+    for name in left {
+        assert!(why.contains(&format!("{name}: is left over")), "{why}");
+    }
 }

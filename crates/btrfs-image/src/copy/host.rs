@@ -13,7 +13,7 @@ mod other;
 use linux as system;
 #[cfg(not(target_os = "linux"))]
 use other as system;
-pub(super) use system::{get_xattr, list_xattrs};
+pub(super) use system::{get_xattr, get_xattr_of, list_xattrs, list_xattrs_of};
 
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions, Permissions};

@@ -48,15 +48,17 @@ pub fn import_contents(
     import.finish(result)
 }
 
-/// Gives `ino` the attributes that a copy of what `host` names would have.
+/// Gives `ino` the attributes that a copy of what `host` names would have: of `file`, where that is open,
+/// whatever has the name by now.
 pub fn import_attributes(
     fs: &dyn FileSystem,
     host: &Path,
+    file: Option<&File>,
     ino: Ino,
     options: &CopyOptions<'_>,
 ) -> Result<()> {
-    let meta = host.symlink_metadata().at(host, "stat")?;
-    Import::new(fs, options, &ImportLinks::new(fs)).attributes(host, ino, &meta)
+    let meta = file.map_or_else(|| host.symlink_metadata(), File::metadata).at(host, "stat")?;
+    Import::new(fs, options, &ImportLinks::new(fs)).attributes((host, file), ino, &meta)
 }
 
 /// A directory whose entries are being copied.
@@ -131,7 +133,7 @@ impl<'a> Import<'a> {
                 continue;
             }
             let (path, ino, meta) = (frame.path.clone(), frame.ino, frame.meta.clone());
-            let done = self.attributes(&path, ino, &meta);
+            let done = self.attributes((&path, None), ino, &meta);
             self.teller.go_on(done)?;
             if let Some(Frame { held: true, .. }) = self.stack.pop() {
                 self.fs.forget(ino, 1);
@@ -161,11 +163,12 @@ impl<'a> Import<'a> {
         if kind == FileKind::Dir {
             return self.descend(path, ino, true, meta);
         }
-        let filled = match source {
-            Some(file) => self.whole(&path, &file, meta.len(), ino, (parent, name)),
+        let filled = match &source {
+            Some(file) => self.whole(&path, file, meta.len(), ino, (parent, name)),
             None => Ok(()),
         };
-        let filled = filled.and_then(|()| self.attributes(&path, ino, &meta));
+        let at = (path.as_path(), source.as_ref());
+        let filled = filled.and_then(|()| self.attributes(at, ino, &meta));
         if filled.is_ok() && meta.nlink() > 1 {
             self.links.insert(&meta, ino);
         } else {
@@ -282,8 +285,13 @@ impl<'a> Import<'a> {
     }
 
     /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then
-    /// permissions and times.
-    fn attributes(&self, path: &Path, ino: Ino, meta: &Metadata) -> Result<()> {
+    /// permissions and times. Of what is open, or has the name.
+    fn attributes(
+        &self,
+        (path, file): (&Path, Option<&File>),
+        ino: Ino,
+        meta: &Metadata,
+    ) -> Result<()> {
         let cx = Context::default();
         if self.options.owners {
             let (uid, gid) = (Some(meta.uid()), Some(meta.gid()));
@@ -291,7 +299,7 @@ impl<'a> Import<'a> {
             self.fs.setattr(&cx, ino, &set).at(path, "set owner")?;
         }
         if self.options.xattrs {
-            self.xattrs(path, ino)?;
+            self.xattrs((path, file), ino)?;
         }
         let set = SetAttr {
             perm: (!meta.is_symlink()).then_some((meta.mode() & 0o7777) as u16),
@@ -304,16 +312,24 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    fn xattrs(&self, path: &Path, ino: Ino) -> Result<()> {
+    fn xattrs(&self, (path, file): (&Path, Option<&File>), ino: Ino) -> Result<()> {
         let cx = Context::default();
-        let names = host::list_xattrs(path).at(path, "list xattrs")?;
+        let names = match file {
+            Some(file) => host::list_xattrs_of(file),
+            None => host::list_xattrs(path),
+        };
+        let names = names.at(path, "list xattrs")?;
         // What the volume's directory passed on and the host's file does not have.
         let inherited = self.fs.listxattr(ino).at(path, "list xattrs")?;
         for name in inherited.iter().filter(|n| host::is_acl(n) && !names.contains(n)) {
             self.fs.removexattr(&cx, ino, name).at(path, "remove xattr")?;
         }
         for name in names {
-            let value = match host::get_xattr(path, &name) {
+            let value = match file {
+                Some(file) => host::get_xattr_of(file, &name),
+                None => host::get_xattr(path, &name),
+            };
+            let value = match value {
                 // Names that are listed and cannot be read (or have just gone).
                 Err(e) if host::cannot_be_read(&e) => continue,
                 other => other.at(path, "read xattr")?,

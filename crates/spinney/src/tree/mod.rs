@@ -12,6 +12,7 @@
 mod copy;
 mod draft;
 pub mod fill;
+mod host;
 mod node;
 pub mod path;
 pub mod remove;

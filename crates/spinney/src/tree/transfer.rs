@@ -9,25 +9,25 @@
 use super::copy::CopyRules;
 use super::draft::Draft;
 use super::fill::{self, FileAt};
+use super::host::{beside, host_names, make_new_on_host, open_seen};
 use super::node::Node;
 use super::path::join;
 use super::target::{self, OwnLinks};
 use super::walk;
 use crate::error::{Error, Result};
 use crate::medium::{claim, claim_name};
-use crate::sys;
 use crate::volume::{At, Volume};
 use btrfs_image::{
     CopyError, CopyOptions, Event, ExportLinks, ImportLinks, Lost, export_attributes, export_tree,
-    import_attributes, import_contents, import_tree, set_mode,
+    import_attributes, import_contents, import_tree,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use vfs::{Context, FileKind, SetAttr, SetTime, Timestamp};
+use vfs::{Context, FileKind, SetAttr, SetTime};
 
 /// Something that a [`Transfer`] tells while it runs; paths are the host's.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +108,15 @@ impl<'v> Transfer<'v> {
 
     fn is_image(&self, meta: &fs::Metadata) -> bool {
         self.image == Some((meta.dev(), meta.ino()))
+    }
+
+    fn is_other(&self, host: &Path, meta: &fs::Metadata) -> Result<()> {
+        match self.is_image(meta) {
+            true => {
+                Err(Error::refused(host.display(), "is the image that it was to be copied into"))
+            }
+            false => Ok(()),
+        }
     }
 
     fn go_on(&self, result: Result<()>) -> Result<()> {
@@ -219,12 +228,7 @@ impl<'v> Transfer<'v> {
             false => host.metadata(),
         };
         let meta = meta.map_err(|e| Error::host(host, e))?;
-        if self.is_image(&meta) {
-            return Err(Error::refused(
-                host.display(),
-                "is the image that it was to be copied into",
-            ));
-        }
+        self.is_other(host, &meta)?;
         let Some(old) = parent.child_if_any(name).at(self.volume, path)? else {
             return self.import_new(host, &meta, parent, name, path);
         };
@@ -295,6 +299,7 @@ impl<'v> Transfer<'v> {
         name: &[u8],
         path: &[u8],
     ) -> Result<()> {
+        self.is_other(host, &file.metadata().map_err(|e| Error::host(host, e))?)?;
         match parent.child_if_any(name).at(self.volume, path)? {
             None => self.stream_new(file, host, parent, name, path),
             Some(_) if self.rules.no_clobber => Ok(()),
@@ -327,22 +332,23 @@ impl<'v> Transfer<'v> {
     }
 
     fn import_over(&self, host: &Path, meta: &fs::Metadata, old: &Node, path: &[u8]) -> Result<()> {
-        // What it was when it was looked at: with -r no link is followed, and one may have come meanwhile.
-        let flags = if self.rules.recursive { libc::O_NOFOLLOW | libc::O_NONBLOCK } else { 0 };
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(host);
-        let mut file = file.map_err(|e| Error::host(host, e))?;
+        let mut file = match meta.is_file() {
+            true => open_seen(host, meta, !self.rules.recursive)?,
+            false => File::open(host).map_err(|e| Error::host(host, e))?,
+        };
         fill::from_host(&mut file, host, &FileAt::of(self.volume, old, path))?;
         // What was read from a pipe has no attributes to speak of.
         match self.rules.preserve && meta.is_file() {
-            true => self.import_attributes(host, old),
+            true => self.import_attributes(host, Some(&file), old),
             false => Ok(()),
         }
     }
 
-    fn import_attributes(&self, host: &Path, to: &Node) -> Result<()> {
+    fn import_attributes(&self, host: &Path, file: Option<&File>, to: &Node) -> Result<()> {
         let real = self.real(host)?;
         let fs = self.volume.fs();
-        let done = self.with_options(|options| import_attributes(&**fs, &real, to.ino(), options));
+        let done =
+            self.with_options(|options| import_attributes(&**fs, &real, file, to.ino(), options));
         done.map_err(|e| self.said(e))
     }
 
@@ -370,7 +376,7 @@ impl<'v> Transfer<'v> {
             }
             self.go_on(self.import(&from, to, &name, &below))?;
         }
-        if self.rules.preserve { self.import_attributes(host, to) } else { Ok(()) }
+        if self.rules.preserve { self.import_attributes(host, None, to) } else { Ok(()) }
     }
 
     fn import_all(&self, host: &Path, names: &[Vec<u8>], to: &Node, path: &[u8]) -> Result<()> {
@@ -477,7 +483,17 @@ impl<'v> Transfer<'v> {
             self.export_links.moved(node.ino(), &beside, host);
             Ok(())
         });
-        put.inspect_err(|_| _ = fs::remove_file(&beside))
+        put.inspect_err(|_| self.take_away(&beside))
+    }
+
+    /// What was made there for another name; what does not go is told.
+    fn take_away(&self, beside: &Path) {
+        if let Err(e) = fs::remove_file(beside)
+            && e.kind() != ErrorKind::NotFound
+            && let Some(failed) = &self.failed
+        {
+            failed(Error::refused(beside.display(), format!("is left over: {e}")));
+        }
     }
 
     fn export_over(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
@@ -538,56 +554,4 @@ impl<'v> Transfer<'v> {
         }
         if self.rules.preserve { self.export_attributes(node, host, None) } else { Ok(()) }
     }
-}
-
-/// A name that nothing has, in the same directory.
-fn beside(host: &Path) -> std::io::Result<PathBuf> {
-    let mut number = 0u64;
-    loop {
-        let path = host.with_file_name(format!(".spinney-{}-{number}", std::process::id()));
-        match path.symlink_metadata() {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(path),
-            Ok(_) => number += 1,
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-/// Sorted.
-fn host_names(host: &Path) -> Result<Vec<Vec<u8>>> {
-    let failed = |e: std::io::Error| Error::host(host, e);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(host).map_err(failed)? {
-        names.push(entry.map_err(failed)?.file_name().as_bytes().to_vec());
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-/// As if the caller had just made it: times, and permissions by the umask.
-fn make_new_on_host(top: &Path, cx: &Context) -> Result<()> {
-    let (umask, now) = (u32::from(cx.umask), Timestamp::now());
-    let mut left: Vec<PathBuf> = vec![top.to_owned()];
-    let mut directories = Vec::new();
-    while let Some(path) = left.pop() {
-        let failed = |e: std::io::Error| Error::host(&path, e);
-        let meta = path.symlink_metadata().map_err(failed)?;
-        if meta.is_dir() {
-            // Its entries' paths go through it: its own permissions come last.
-            left.extend(host_names(&path)?.iter().map(|n| path.join(OsStr::from_bytes(n))));
-            directories.push((path, meta.mode()));
-            continue;
-        }
-        if let Some(kind) = FileKind::from_mode(meta.mode()).filter(|k| *k != FileKind::Symlink) {
-            set_mode(&path, meta.mode() & 0o777 & !umask, kind).map_err(failed)?;
-        }
-        sys::set_times(&path, now, now).map_err(failed)?;
-    }
-    for (path, mode) in directories.into_iter().rev() {
-        let failed = |e: std::io::Error| Error::host(&path, e);
-        let mode = mode & 0o777 & !umask;
-        set_mode(&path, mode, FileKind::Dir).map_err(failed)?;
-        sys::set_times(&path, now, now).map_err(failed)?;
-    }
-    Ok(())
 }

@@ -88,6 +88,17 @@ pub(crate) fn get_xattr(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
     })
 }
 
+/// The same of an open file.
+pub(crate) fn get_xattr_of(file: &File, name: &[u8]) -> io::Result<Vec<u8>> {
+    let name = CString::new(name)?;
+    sized(|buf| {
+        let (fd, value) = (file.as_raw_fd(), buf.as_mut_ptr().cast());
+        // SAFETY: takes a descriptor, which `file` owns; `name` is NUL-terminated and outlives the call; the
+        // kernel writes at most `buf.len()` bytes into `buf`.
+        unsafe { libc::fgetxattr(fd, name.as_ptr(), value, buf.len()) }
+    })
+}
+
 /// Calls with growing buffers until the answer fits.
 fn sized(call: impl Fn(&mut [u8]) -> libc::ssize_t) -> io::Result<Vec<u8>> {
     let mut size = 1024;

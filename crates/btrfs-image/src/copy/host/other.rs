@@ -29,6 +29,10 @@ pub(crate) fn list_xattrs_of(_: &File) -> io::Result<Vec<Vec<u8>>> {
     Ok(Vec::new())
 }
 
+pub(crate) fn get_xattr_of(_: &File, _: &[u8]) -> io::Result<Vec<u8>> {
+    none()
+}
+
 pub(crate) fn set_xattr_of(_: &File, _: &[u8], _: &[u8]) -> io::Result<()> {
     none()
 }

@@ -6,7 +6,7 @@ mod common;
 use btrfs_disk::{ChecksumType, FixedSize, Header};
 use common::mount::Mount;
 use common::{Image, KernelMount, SCRUB, copies, fine, sh, text, told_behind};
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use testkit::require;
@@ -178,4 +178,29 @@ fn reads_of_damaged_content_are_counted_and_set_to_zero() {
     assert_eq!(as_we_tell(&mount.word()), [0; 5]);
     mount.umount();
     assert_eq!(as_the_kernel_tells(&image.path), [0; 5]);
+}
+
+#[test]
+fn who_may_not_ask_a_mount_is_told_what_the_image_has() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    require!(sh("setpriv --help").status.success(), "no setpriv here");
+    let image = made("stats-closed", 2);
+    let dir = image.dir.path().display().to_string();
+    fs::copy(common::PROGRAM, image.dir.join("program")).expect("copy");
+    shell(&format!("chmod 755 {dir} {dir}/program; chmod 644 {}", image.path.display()));
+    let mount = Mount::new(&image, "");
+    let ask = |words: &str| {
+        let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+        sh(&format!("{nobody} {dir}/program device stats {words} {}", image.word()))
+    };
+    // Whom the server refuses, and who does not even get in.
+    for mode in [755, 700] {
+        shell(&format!("chmod {mode} {}", mount.word()));
+        let told = ask("");
+        assert!(told.status.success(), "{mode}: {}", text(&told.stderr));
+        assert_eq!(numbers(&text(&told.stdout)), [0; 5]);
+        assert_eq!(ask("-z").status.code(), Some(1), "{mode}");
+    }
+    mount.umount();
 }

@@ -5,6 +5,7 @@ use crate::commands::Command;
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::target::{Target, point_of};
 use crate::commands::trees::Trees;
+use crate::door::Door;
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::mounts;
@@ -13,7 +14,9 @@ use btrfs_disk::ids::DEV_STATS_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 pub const COMMAND: Command = Command {
     name: "device stats",
@@ -56,7 +59,8 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let word = one(operands, "an image or a path of a mount")?;
-    let word = point_of(&word).map_or(word, PathBuf::into_os_string);
+    let point = point_of(&word).filter(|point| reset || may_ask(point));
+    let word = point.map_or(word, PathBuf::into_os_string);
     let place = VolumePath::parse(&word);
     let device = device_of(&place)?;
     let mut all = read(&Trees::open(&place)?)?;
@@ -79,6 +83,13 @@ fn run(mut args: Args) -> Result<Exit> {
     out.finish()?;
     let some = all.iter().any(|(_, counters)| counters.iter().any(|count| *count != 0));
     Ok(if check && some { Exit::Code(64) } else { Exit::Done })
+}
+
+/// Who may not ask a mount, but may read the image, is told what the last commit has.
+fn may_ask(point: &Path) -> bool {
+    let asked = File::open(point)
+        .and_then(|file| Door::on(file, point).committed_tree(TreeId::ROOT.0).map(drop));
+    asked.map_err(|e| e.kind()) != Err(ErrorKind::PermissionDenied)
 }
 
 /// A mount knows what came since its last commit; and counters are set to zero by who has the

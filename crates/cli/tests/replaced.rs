@@ -5,6 +5,7 @@ mod common;
 use common::streams::shell;
 use common::{Image, KernelMount, PROGRAM, TempDir, assert_clean, failing, fine, json, sh, text};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use testkit::require;
 
@@ -74,6 +75,25 @@ fn what_is_replaced_has_the_ctime_that_a_new_copy_has() {
     copy();
     assert_eq!(ctimes(), first);
     assert_clean(&image.path);
+}
+
+#[test]
+fn the_top_of_a_new_volume_changed_when_its_directory_did() {
+    require!(kernel_btrfs);
+    let host = TempDir::new("replaced-top").unwrap();
+    let (dir, image) = (host.join("dir"), host.join("disk.img"));
+    let (word, from) = (image.display().to_string(), dir.display().to_string());
+    shell(&format!("mkdir {from}; echo x > {from}/file; sleep 1.1"));
+    let meta = fs::metadata(&dir).unwrap();
+    for more in [&[][..], &["--owner", "5:6"], &["--mode", "2751"]] {
+        let words = ["mkfs", "-f", "-q", "--size", "256M", "--rootdir", &from, &word];
+        fine(&[&words, more].concat());
+        let mount = KernelMount::new(&image, "ro").unwrap();
+        let top = fs::metadata(mount.path()).unwrap();
+        mount.unmount().unwrap();
+        let times = |meta: &fs::Metadata| (meta.ctime(), meta.ctime_nsec());
+        assert_eq!(times(&top), times(&meta), "{more:?}");
+    }
 }
 
 #[test]

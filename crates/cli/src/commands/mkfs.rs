@@ -148,12 +148,16 @@ fn copy(volume: &Volume, root: &Path, wanted: &Wanted) -> Result<()> {
     let image = Place::of(Path::new(&wanted.image)).file;
     inside::transfer(volume, CopyRules::SAME).in_image(&image).import_into(root, &top, b"/")?;
     let (uid, gid) = wanted.owner.unzip();
+    let cx = inside::context();
+    // Its ctime is that of `root` too.
+    let ctime = Some(volume.fs().getattr(top.ino()).at(volume, b"/")?.ctime);
     // By itself: who changes the owner may drop set-ID bits.
-    for set in [
-        SetAttr { uid, gid, ..SetAttr::default() },
-        SetAttr { perm: wanted.mode, ..SetAttr::default() },
-    ] {
-        let cx = inside::context();
+    if wanted.owner.is_some() {
+        let set = SetAttr { uid, gid, ctime, ..SetAttr::default() };
+        volume.fs().setattr(&cx, top.ino(), &set).at(volume, b"/")?;
+    }
+    if wanted.mode.is_some() {
+        let set = SetAttr { perm: wanted.mode, ctime, ..SetAttr::default() };
         volume.fs().setattr(&cx, top.ino(), &set).at(volume, b"/")?;
     }
     Ok(())

@@ -44,6 +44,9 @@ What is in the way is treated as cp(1) does: content goes where a symbolic link 
 into devices and fifos of this machine; in a volume these are refused. Nothing is written
 through links that lead nowhere.
 
+What replaces something (files with several names, links, devices) is made beside it first,
+and needs room for both meanwhile. Of what is killed it may stay there as `.spinney-PID-N`.
+
 What fails of one file or directory is told, and the others are copied; where no room is
 left that ends the command.
 

@@ -251,8 +251,9 @@ impl Orphans {
         let roots = self.core.roots();
         // Of one that is being deleted all goes.
         let alive = roots.trees.iter().filter(|(t, root)| t.is_subvolume() && root.item.refs > 0);
-        let all = alive.map(|(tree, _)| tree).chain([TreeId::DATA_RELOC]);
-        let trees: Vec<TreeId> = all.collect();
+        // That one first: it may have most, and needs least.
+        let trees: Vec<TreeId> =
+            [TreeId::DATA_RELOC].into_iter().chain(alive.map(|(tree, _)| tree)).collect();
         let mut erased = 0;
         for tree in trees {
             let cleaned = match tree {

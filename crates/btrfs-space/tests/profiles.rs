@@ -160,6 +160,28 @@ fn the_last_group_of_two_copies_stays() {
     });
 }
 
+/// Nor does the small one that takes its place change it, beside groups of one copy that are in use.
+#[test]
+fn what_takes_the_place_of_the_last_group_of_two_copies_has_two() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-m", "dup"]);
+        let opened = image.open();
+        let space = opened.space();
+        let used = space.alloc(Kind::Data, MIB, MIB).expect("room");
+        assert_eq!(flags_of(&space, &used) & PROFILE_MASK, 0);
+        space.convert_to(Kind::Data, Some(DUP));
+        let large = space.new_chunk(Kind::Data).expect("room").chunk.fields.length;
+        assert!(large >= 16 * MIB, "{large}");
+        space.convert_to(Kind::Data, None);
+        while space.reclaim_for(Kind::Metadata).expect("reclaim") {
+            assert_eq!(space.profile_of(Kind::Data), DUP);
+        }
+        let infos = space.group_infos();
+        let doubled = infos.iter().find(|group| group.flags & DATA != 0 && group.flags & DUP != 0);
+        assert_eq!(doubled.map(|group| group.len), Some(8 * MIB));
+    });
+}
+
 /// While the device is made smaller, what the last group of data leaves behind may be no place for another.
 #[test]
 fn the_last_group_of_data_stays_where_another_finds_no_place() {

@@ -10,14 +10,14 @@ use super::{BalanceReport, Balancer, Ended, plan};
 use crate::error::IntoFs;
 use crate::reserve::cost;
 use btrfs_disk::ids::BALANCE_OBJECTID;
-use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
+use btrfs_disk::ids::block_group::{DATA, METADATA, PROFILE_MASK, SYSTEM};
 use btrfs_disk::items::{BalanceItem, balance_filter};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result as DiskResult, TreeId};
 use btrfs_space::{GroupInfo, Kind};
 use btrfs_txn::{Core, ObjectId, Op};
 use btrfs_volume::ChunkInfo;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use vfs::{Errno, FsError, Result};
@@ -301,16 +301,40 @@ impl Balancer {
             if let Some(group) =
                 groups.get(&chunk.logical.0).filter(|g| chosen.contains(&g.logical.0))
             {
-                self.one(group)?;
+                let converts = plan::filter_of(item, group.flags)
+                    .is_some_and(|filter| filter.has(balance_filter::CONVERT));
+                let others = converts && self.all_convert(group, &groups, &chosen);
+                self.one(group, others)?;
             }
         }
         Ok(())
     }
 
-    /// One that cannot be emptied keeps no other from it.
-    fn one(&self, group: &GroupInfo) -> Result<()> {
+    /// Whether all that a balance of this group does not want any more is to be converted, so that what has to
+    /// go there for now does not stay.
+    fn all_convert(
+        &self,
+        group: &GroupInfo,
+        groups: &HashMap<u64, GroupInfo>,
+        chosen: &HashSet<u64>,
+    ) -> bool {
+        let now = self.core.space.profile_of(kind_of_group(group));
+        let alike = groups.values().filter(|g| g.flags & PROFILE_MASK != now);
+        let mut alike = alike.filter(|g| (g.flags ^ group.flags) & (DATA | METADATA | SYSTEM) == 0);
+        alike.all(|g| chosen.contains(&g.logical.0))
+    }
+
+    /// One that cannot be emptied keeps no other from it. While all `others` are converted as well, their room
+    /// will do where a chunk of the new profile finds none.
+    fn one(&self, group: &GroupInfo, others: bool) -> Result<()> {
         let mut report = BalanceReport::default();
-        let ended = self.empty(group, &mut report, || self.is_to_stop());
+        let mut ended = self.empty(group, &mut report, || self.is_to_stop());
+        if others && ended.as_ref().is_err_and(|error| error.errno() == libc::ENOSPC) {
+            let kind = kind_of_group(group);
+            self.core.space.convert_by_others(kind, true);
+            ended = self.empty(group, &mut report, || self.is_to_stop());
+            self.core.space.convert_by_others(kind, false);
+        }
         let mut status = self.status.lock();
         status.report.add(&report);
         match ended {
@@ -334,6 +358,11 @@ fn not_made() -> FsError {
     FsError::Unsupported(what.into())
 }
 
+fn kind_of_group(group: &GroupInfo) -> Kind {
+    let kinds = [DATA, METADATA, SYSTEM];
+    kinds.into_iter().find(|kind| group.flags & kind != 0).map_or(Kind::System, kind_of)
+}
+
 fn kind_of(flags: u64) -> Kind {
     match flags {
         DATA => Kind::Data,
@@ -347,7 +376,7 @@ fn choose(
     item: &BalanceItem,
     chunks: &[ChunkInfo],
     groups: &HashMap<u64, GroupInfo>,
-) -> std::collections::HashSet<u64> {
+) -> HashSet<u64> {
     let mut chosen: HashMap<u64, Vec<u64>> = HashMap::new();
     for chunk in chunks {
         let Some(group) = groups.get(&chunk.logical.0) else { continue };

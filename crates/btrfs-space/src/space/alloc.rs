@@ -105,7 +105,7 @@ impl Space {
         if let found @ Some(_) = self.best(&among, ask, ask.min)? {
             return Ok(found);
         }
-        if ask.converts && class.target().is_some() {
+        if ask.converts && class.is_strict() {
             return Ok(None);
         }
         let others = Among { as_wanted: false, ..among };

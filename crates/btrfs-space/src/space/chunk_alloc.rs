@@ -290,8 +290,19 @@ impl Space {
         len: u64,
         room: u64,
     ) -> Result<NewChunk> {
-        let class = self.class(kind);
-        let (flags, copies) = (class.type_flags | class.profile(), class.copies());
+        let form = self.class(kind).form();
+        self.make_chunk_as(device, kind, form, len, room)
+    }
+
+    /// The same of these flags and so many copies.
+    pub(super) fn make_chunk_as(
+        &self,
+        device: &mut Device,
+        kind: Kind,
+        (flags, copies): (u64, u64),
+        len: u64,
+        room: u64,
+    ) -> Result<NewChunk> {
         let min = if kind == Kind::System { STRIPE_LEN } else { SMALLEST.min(len) };
         let len = len.min(room / copies / STRIPE_LEN * STRIPE_LEN);
         if kind == Kind::System && !self.can_have_system_chunk(copies) {

@@ -7,7 +7,7 @@
 //! others may have spoiled is made again. (tests/lockfree)
 
 use super::group::Group;
-use super::sync::{AtomicI64, AtomicU64, AtomicUsize, Ordering, Rank, RwLock};
+use super::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, Rank, RwLock};
 use btrfs_disk::ids::block_group::{DATA, DUP, PROFILE_MASK};
 use std::sync::Arc;
 
@@ -43,6 +43,8 @@ pub(super) struct Class {
     profile: AtomicU64,
     /// What new chunks get instead, while a balance converts; `OWN`: nothing.
     target: AtomicU64,
+    /// What moves may go to others on its way there.
+    by_others: AtomicBool,
     /// Pieces that free space is in, as far as they can be allocated.
     pub pieces: AtomicI64,
     /// Nodes that no reservation had paid for.
@@ -71,6 +73,7 @@ impl Class {
             excluded: AtomicU64::new(0),
             profile: AtomicU64::new(0),
             target: AtomicU64::new(OWN),
+            by_others: AtomicBool::new(false),
             pieces: AtomicI64::new(0),
             unpaid: AtomicU64::new(0),
             overcommit: AtomicI64::new(0),
@@ -96,6 +99,15 @@ impl Class {
         }
     }
 
+    /// A balance converts, and what moves goes there or nowhere.
+    pub(super) fn is_strict(&self) -> bool {
+        self.target().is_some() && !self.by_others.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn go_by_others(&self, on: bool) {
+        self.by_others.store(on, Ordering::Relaxed);
+    }
+
     pub(super) fn set_target(&self, target: Option<u64>) {
         self.target.store(target.unwrap_or(OWN), Ordering::Relaxed);
     }
@@ -103,6 +115,11 @@ impl Class {
     /// Device bytes behind a byte of a new chunk.
     pub(super) fn copies(&self) -> u64 {
         if self.profile() & DUP != 0 { 2 } else { 1 }
+    }
+
+    /// Flags of a new chunk, and its copies.
+    pub(super) fn form(&self) -> (u64, u64) {
+        (self.type_flags | self.profile(), self.copies())
     }
 
     pub(super) fn snapshot(&self) -> Arc<Vec<Arc<Group>>> {

@@ -39,7 +39,7 @@ impl Space {
         };
         // The last one of a kind says which profile new ones get, and cannot go.
         let stays = |other: &Arc<Group>| other.start != group.start && self.is_as_wanted(other);
-        if class.target().is_some() {
+        if class.is_strict() {
             self.room_as_wanted(group, room)?;
         }
         if !class.snapshot().iter().any(stays) {
@@ -103,6 +103,12 @@ impl Space {
         let device = self.device.lock();
         self.class(kind).set_target(profile);
         self.retune(&device);
+    }
+
+    /// While a balance converts: what moves may go to groups of another profile for now (they are to be
+    /// converted as well), or may not any more. That makes room where a chunk finds none.
+    pub fn convert_by_others(&self, kind: Kind, on: bool) {
+        self.class(kind).go_by_others(on);
     }
 
     /// The group is one as any other again, if it is there still.

@@ -76,9 +76,10 @@ impl Space {
         if !worth || !self.is_room_instead_of(device, last) || !last.close(-(LAST as i64)) {
             return Ok(false);
         }
+        // Behind it those that are left would say what new ones are.
+        let form = self.class(kind).form();
         self.give_up(device, last)?;
-        let room = LAST * self.class(kind).copies();
-        self.make_chunk_of(device, kind, LAST, room).map(|_| true)
+        self.make_chunk_as(device, kind, form, LAST, LAST * form.1).map(|_| true)
     }
 
     /// Whether a small group finds a place once this one is gone: while the device is made smaller

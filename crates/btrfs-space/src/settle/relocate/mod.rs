@@ -199,7 +199,9 @@ impl<'r, R: NodeReader> Search<'r, R> {
         }
         let copied = here || names || !children.is_empty();
         if copied {
-            let shared = !is_root && may_be_shared(tree, &node, self.last_snapshot);
+            // Kernels of today reckon with no reference by address of the tree of relocated data.
+            let may = tree.is_subvolume() && may_be_shared(tree, &node, self.last_snapshot);
+            let shared = !is_root && may;
             let refs = ExtentRefs::default();
             let copy = Copy { tree, is_root, node, here, stays, passing, shared, children, refs };
             self.copies.push(copy);

@@ -199,15 +199,19 @@ impl<'r, R: NodeReader> Search<'r, R> {
         }
         let copied = here || names || !children.is_empty();
         if copied {
-            // Kernels of today reckon with no reference by address of the tree of relocated data.
-            let may = tree.is_subvolume() && may_be_shared(tree, &node, self.last_snapshot);
-            let shared = !is_root && may;
+            let shared = !is_root && self.goes_by_address(tree, &node);
             let refs = ExtentRefs::default();
             let copy = Copy { tree, is_root, node, here, stays, passing, shared, children, refs };
             self.copies.push(copy);
         }
         self.seen.insert(at, copied && !stays);
         Ok(copied && !stays)
+    }
+
+    /// Whether references of a copy of `node` go by its address. Kernels of today reckon with none of the tree
+    /// of relocated data.
+    fn goes_by_address(&self, tree: TreeId, node: &Node) -> bool {
+        tree.is_subvolume() && may_be_shared(tree, node, self.last_snapshot)
     }
 
     /// Whether what an extent tree has of the range was found, and each pointer that changes. What is

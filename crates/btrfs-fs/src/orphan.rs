@@ -275,22 +275,10 @@ impl Orphans {
     /// Of one subvolume.
     pub(crate) fn clean_tree(&self, tree: TreeId) -> Result<u64> {
         let mut erased = 0;
-        for objectid in self.list(tree)? {
+        for objectid in list(&self.core, tree)? {
             erased += u64::from(self.clean_one(InodeId::new(tree, objectid))?);
         }
         Ok(erased)
-    }
-
-    fn list(&self, tree: TreeId) -> Result<Vec<u64>> {
-        let view = self.core.view();
-        let mut scan = view.scan(tree, Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, 0));
-        let mut found = Vec::new();
-        while let Some((key, _)) = scan.next().fs()? {
-            if key.kind == kind::ORPHAN_ITEM {
-                found.push(key.offset);
-            }
-        }
-        Ok(found)
     }
 
     /// Erases the inode if it has no name. An ORPHAN_ITEM of a named inode (an interrupted
@@ -345,6 +333,19 @@ impl Orphans {
             }
         }
     }
+}
+
+/// The numbers that a tree has ORPHAN_ITEMs for.
+fn list(core: &Core, tree: TreeId) -> Result<Vec<u64>> {
+    let view = core.view();
+    let mut scan = view.scan(tree, Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, 0));
+    let mut found = Vec::new();
+    while let Some((key, _)) = scan.next().fs()? {
+        if key.kind == kind::ORPHAN_ITEM {
+            found.push(key.offset);
+        }
+    }
+    Ok(found)
 }
 
 /// The operation that takes the last name takes its reference too, and directories are

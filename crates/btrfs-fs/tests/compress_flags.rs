@@ -54,6 +54,13 @@ fn has(fs: &BtrfsFs, ino: Ino, expected: &[u8]) {
     assert!(content == expected);
 }
 
+fn nothing_is_compressed(image: &Image, fs: BtrfsFs, ino: Ino, content: &[u8]) {
+    fs.sync().expect("sync");
+    assert_eq!(stat(&fs, "data.compressed_extents"), 0);
+    has(&fs, ino, content);
+    close_and_judge(image, fs);
+}
+
 #[test]
 fn what_has_no_checksums_by_now_is_not_compressed_at_a_sync() {
     let image = Image::new(512 << 20, &[]);
@@ -62,10 +69,7 @@ fn what_has_no_checksums_by_now_is_not_compressed_at_a_sync() {
     let ino = new_file(&fs, "file", &content);
     let met = becomes_nocow(&fs, ino, &content, || fs.sync().expect("sync"));
     assert!(met, "this machine compresses too fast for this test");
-    fs.sync().expect("sync");
-    assert_eq!(stat(&fs, "data.compressed_extents"), 0);
-    has(&fs, ino, &content);
-    close_and_judge(&image, fs);
+    nothing_is_compressed(&image, fs, ino, &content);
 }
 
 #[test]
@@ -78,10 +82,7 @@ fn what_has_no_checksums_by_now_is_not_compressed_by_defragment() {
     let wish = Defragment { compress: Some(method("zstd:15")), ..Defragment::default() };
     let met = becomes_nocow(&fs, ino, &content, || _ = fs.defragment(ino, &wish));
     assert!(met, "this machine compresses too fast for this test");
-    fs.sync().expect("sync");
-    assert_eq!(stat(&fs, "data.compressed_extents"), 0);
-    has(&fs, ino, &content);
-    close_and_judge(&image, fs);
+    nothing_is_compressed(&image, fs, ino, &content);
 }
 
 /// `chattr +c` writes down what the mount compresses with at that moment.

@@ -14,7 +14,6 @@ use crate::ino::InodeId;
 use crate::inode::delete_orphan_item;
 use crate::reserve::cost;
 use crate::reserver::Reserver;
-use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
@@ -31,7 +30,7 @@ pub(super) fn free(core: &Core, reserver: &Reserver) -> Result<u64> {
         return Ok(0);
     }
     let mut freed = 0;
-    for objectid in orphans(core)? {
+    for objectid in super::list(core, TREE)? {
         let id = InodeId::new(TREE, objectid);
         let item = core.view().get(TREE, &Key::new(objectid, kind::INODE_ITEM, 0)).fs()?;
         let item = item.map(|bytes| InodeItem::read(&bytes)).transpose().fs()?;
@@ -55,18 +54,6 @@ pub(super) fn free(core: &Core, reserver: &Reserver) -> Result<u64> {
         );
     }
     Ok(freed)
-}
-
-fn orphans(core: &Core) -> Result<Vec<u64>> {
-    let view = core.view();
-    let mut scan = view.scan(TREE, Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, 0));
-    let mut found = Vec::new();
-    while let Some((key, _)) = scan.next().fs()? {
-        if key.kind == kind::ORPHAN_ITEM {
-            found.push(key.offset);
-        }
-    }
-    Ok(found)
 }
 
 /// One operation's worth; true when nothing is left.

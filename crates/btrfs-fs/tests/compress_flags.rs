@@ -6,7 +6,7 @@ mod common;
 use btrfs_fs::{BtrfsFs, Compress, Defragment, Method, Options};
 use common::{CX, Image, close_and_judge, new_file, stat};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vfs::{FileSystem, Ino, SetAttr};
 
 const NOCOW: u32 = 0x0080_0000;
@@ -22,27 +22,53 @@ fn options(compress: Option<&str>) -> Options {
     Options { background: false, compress, ..Options::default() }
 }
 
-/// The slowest method has some seconds of work with it.
-fn text() -> Vec<u8> {
+fn text(size: usize) -> Vec<u8> {
     let line = |i: usize| format!("line {i} of {}\n", i.wrapping_mul(i * 31)).into_bytes();
-    (0..).flat_map(line).take(8 << 20).collect()
+    (0..).flat_map(line).take(size).collect()
 }
 
-/// While `compressor` is at work on the content of `ino`, the file becomes another one that has the same content
-/// without checksums. False: he was ready before.
-fn becomes_nocow(fs: &BtrfsFs, ino: Ino, content: &[u8], compressor: impl FnOnce() + Send) -> bool {
-    let ready = AtomicBool::new(false);
+/// A volume with a file of `content`, which `compressor` is to compress.
+struct World {
+    image: Image,
+    fs: BtrfsFs,
+    ino: Ino,
+    content: Vec<u8>,
+}
+
+/// While `compressor` is at work, the file becomes another one that has the same content without checksums: what it
+/// has is not compressed then. How long he is at work, an undisturbed run tells; one that is ready before the file is
+/// another one has more to do at the next attempt.
+fn is_not_compressed(world: impl Fn(Vec<u8>) -> World, compressor: impl Fn(&World) + Sync) {
+    for size in [8 << 20, 32 << 20, 128 << 20] {
+        let content = text(size);
+        let undisturbed = world(content.clone());
+        let begin = Instant::now();
+        compressor(&undisturbed);
+        let third = begin.elapsed() / 3;
+        assert!(stat(&undisturbed.fs, "data.compressed_extents") > 0);
+        drop(undisturbed);
+        let world = world(content);
+        if becomes_nocow(&world, third, || compressor(&world)) {
+            return nothing_is_compressed(world);
+        }
+    }
+    panic!("this machine compresses too fast for this test");
+}
+
+/// False: `compressor` was ready before.
+fn becomes_nocow(world: &World, soon: Duration, compressor: impl FnOnce() + Send) -> bool {
+    let (World { fs, ino, content, .. }, ready) = (world, AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             compressor();
             ready.store(true, Ordering::SeqCst);
         });
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(soon);
         let empty = SetAttr { size: Some(0), ..SetAttr::default() };
-        fs.setattr(&CX, ino, &empty).expect("truncate");
-        fs.set_flags(&CX, ino, NOCOW).expect("chattr +C");
+        fs.setattr(&CX, *ino, &empty).expect("truncate");
+        fs.set_flags(&CX, *ino, NOCOW).expect("chattr +C");
         for (at, part) in (0..).step_by(64 << 10).zip(content.chunks(64 << 10)) {
-            fs.write(&CX, ino, at, part, Default::default()).expect("write");
+            fs.write(&CX, *ino, at, part, Default::default()).expect("write");
         }
         !ready.load(Ordering::SeqCst)
     })
@@ -54,35 +80,34 @@ fn has(fs: &BtrfsFs, ino: Ino, expected: &[u8]) {
     assert!(content == expected);
 }
 
-fn nothing_is_compressed(image: &Image, fs: BtrfsFs, ino: Ino, content: &[u8]) {
+fn nothing_is_compressed(World { image, fs, ino, content }: World) {
     fs.sync().expect("sync");
     assert_eq!(stat(&fs, "data.compressed_extents"), 0);
-    has(&fs, ino, content);
-    close_and_judge(image, fs);
+    has(&fs, ino, &content);
+    close_and_judge(&image, fs);
+}
+
+fn world(compress: Option<&str>, content: Vec<u8>) -> World {
+    let image = Image::new(1 << 30, &[]);
+    let fs = image.open_with(options(compress));
+    let ino = new_file(&fs, "file", &content);
+    World { image, fs, ino, content }
 }
 
 #[test]
 fn what_has_no_checksums_by_now_is_not_compressed_at_a_sync() {
-    let image = Image::new(512 << 20, &[]);
-    let fs = image.open_with(options(Some("zstd:15")));
-    let content = text();
-    let ino = new_file(&fs, "file", &content);
-    let met = becomes_nocow(&fs, ino, &content, || fs.sync().expect("sync"));
-    assert!(met, "this machine compresses too fast for this test");
-    nothing_is_compressed(&image, fs, ino, &content);
+    is_not_compressed(|content| world(Some("zstd:15"), content), |w| w.fs.sync().expect("sync"));
 }
 
 #[test]
 fn what_has_no_checksums_by_now_is_not_compressed_by_defragment() {
-    let image = Image::new(512 << 20, &[]);
-    let fs = image.open_with(options(None));
-    let content = text();
-    let ino = new_file(&fs, "file", &content);
-    fs.sync().expect("sync");
+    let synced = |content| {
+        let world = world(None, content);
+        world.fs.sync().expect("sync");
+        world
+    };
     let wish = Defragment { compress: Some(method("zstd:15")), ..Defragment::default() };
-    let met = becomes_nocow(&fs, ino, &content, || _ = fs.defragment(ino, &wish));
-    assert!(met, "this machine compresses too fast for this test");
-    nothing_is_compressed(&image, fs, ino, &content);
+    is_not_compressed(synced, |w| _ = w.fs.defragment(w.ino, &wish));
 }
 
 /// `chattr +c` writes down what the mount compresses with at that moment.

@@ -15,6 +15,7 @@ pub mod contention;
 pub mod counters;
 pub mod index;
 pub mod inode_memory;
+pub mod null;
 pub mod report;
 pub mod runner;
 pub mod send;

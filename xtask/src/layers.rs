@@ -91,7 +91,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "fuse",
         ],
     ),
-    // The null side serves the tests' model through our own transport.
+    // The null side serves a file system of its own through our own transport.
     (
         "bench",
         &[

@@ -36,7 +36,10 @@ pub fn main(arguments: Vec<String>, library: Option<Engine>) -> ExitCode {
     let result = match options.command {
         Command::Help => say(&format!("{USAGE}\n")).map(|()| 0),
         Command::List => say(&list()).map(|()| 0),
-        Command::ServeNull => side::serve(&options.dir.clone().unwrap_or_default()).map(|()| 0),
+        Command::ServeNull => {
+            let at = options.dir.clone().unwrap_or_default();
+            side::serve(&at, &options.null_options).map(|()| 0)
+        }
         Command::Index => measure_index(&options, arguments),
         _ => measure(&options, arguments, library),
     };

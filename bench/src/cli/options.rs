@@ -91,6 +91,7 @@ pub struct Options {
     pub kernel_options: Option<String>,
     pub control: bool,
     pub null: bool,
+    pub null_options: String,
     /// The kernel's ext4.
     pub ext4: bool,
     pub library: bool,
@@ -135,6 +136,7 @@ impl Options {
             kernel_options: None,
             control: false,
             null: false,
+            null_options: String::new(),
             ext4: false,
             library: false,
             tracking: false,
@@ -205,9 +207,9 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
         Some((first, _)) if first == "--help" || first == "-h" => (Command::Help, &[][..]),
         // `spinney-bench --dir PATH` needs no word in front.
         Some((first, _)) if first.starts_with("--") => (Command::Run, arguments),
-        Some((first, [at])) if first == SERVE => {
-            let options = Options { dir: Some(at.into()), ..Options::new(Command::ServeNull) };
-            return Ok(options);
+        Some((first, [at, list])) if first == SERVE => {
+            let (dir, null_options) = (Some(at.into()), list.clone());
+            return Ok(Options { dir, null_options, ..Options::new(Command::ServeNull) });
         }
         Some((first, rest)) => match preset(first) {
             Some(preset) => (Command::Preset(preset), rest),
@@ -258,6 +260,7 @@ fn set_value(options: &mut Options, flag: &str, value: Option<String>) -> Result
         "--spinney" => options.spinney = path()?,
         "--transport" => options.transports = transports(&text()?)?,
         "--spinney-opts" => options.spinney_options = Some(text()?),
+        "--null-opts" => options.null_options = text()?,
         "--library-opts" => options.library_options = Some(text()?),
         "--spinney-dir" => options.spinney_dir = path()?,
         "--kernel-dir" => options.kernel_dir = path()?,

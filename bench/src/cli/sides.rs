@@ -29,7 +29,7 @@ pub fn make(
     add_kernel(&mut sides, options, &spec);
     add_spinney(&mut sides, options, &spec)?;
     if options.null {
-        sides.push(Box::new(NullSide::new(scratch)));
+        sides.push(Box::new(NullSide::new("null", scratch, &options.null_options)));
     }
     if options.ext4 {
         sides.push(Box::new(ImageSide::new("ext4", spec.clone(), Box::new(Ext4Mounter))));

@@ -59,6 +59,7 @@ Sides of a comparison (the kernel is the baseline; at least one other is needed)
   --control                a second kernel mount: its ratios show the noise
   --null                   a file system in memory behind the same transport, in a process
                            of its own: what FUSE costs by itself
+  --null-opts OPTS         what its mount has behind -o (transport=, writeback, poll=, ...)
   --ext4                   the kernel's ext4 with an orphan file
   --library                the engine in this process, without FUSE; once for each
                            variant whose options it has too

@@ -84,15 +84,25 @@ def looks(paths):
             for id in [256, 257, 258, 259, 260, 5, 999]:
                 look(dir, id)
 everything()
-looks(['', 'a', 'd', 'd/open', 'd/open/deep'])
+ways = ['', 'a', 'd', 'd/open', 'd/open/deep']
+looks(ways)
+# A directory that is open already is asked by who may not list it, or not pass through it.
+opened = [os.open(os.path.join(sys.argv[1], path), os.O_RDONLY) for path in ways]
 os.setgroups([])
-for modes in [(0o755, 0o755, 0o755), (0o755, 0o700, 0o755), (0o755, 0o755, 0o700), (0o711, 0o755, 0o755)]:
-    os.seteuid(0)
-    for path, mode in zip(['d', 'd/open', 'd/open/deep'], modes):
-        os.chmod(os.path.join(sys.argv[1], path), mode)
-    os.seteuid(65534)
-    looks(['', 'a'])
+for mode in [0o755, 0o700, 0o711, 0o744]:
+    for closed in ways:
+        os.seteuid(0)
+        for path in ways:
+            os.chmod(os.path.join(sys.argv[1], path), mode if path == closed else 0o755)
+        os.seteuid(65534)
+        for path, fd in zip(ways, opened):
+            print('asked of', path, 'where', closed, 'is', oct(mode))
+            for dir in [257, 258, 259, 260]:
+                for id in [256, 257, 258, 259]:
+                    look(dir, id)
 os.seteuid(0)
+for path in ways:
+    os.chmod(os.path.join(sys.argv[1], path), 0o755)
 os.setgid(65534)
 os.setuid(65534)
 everything()

@@ -33,8 +33,8 @@ pub(super) fn lookup(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) ->
     Ok(record)
 }
 
-/// The name of a subvolume, and the way to its directory from that which is asked; the caller may list
-/// all directories in between. Errors are the kernel's.
+/// The name of a subvolume, and the way to its directory from that which is asked. The caller may list all
+/// directories whose names are told by that: that which is asked, and those in between. Errors are the kernel's.
 pub(super) fn lookup_user(
     fs: &BtrfsFs,
     asker: &dyn Asker,
@@ -71,11 +71,11 @@ fn walked(fs: &BtrfsFs, caller: &Caller, from: ObjectId, dir: u64) -> Result<Vec
         let (above, name) = parent(&engine.core, at)?.ok_or(Errno::ENOENT)?;
         put_in_front(&mut way, &name, ROOM)?;
         at = ObjectId::new(at.tree, above);
+        let inode = engine.inodes.get(number_of(at)?)?;
+        may_list(engine, caller, at, &*inode.read()?)?;
         if at == from {
             return Ok(way);
         }
-        let inode = engine.inodes.get(number_of(at)?)?;
-        may_list(engine, caller, at, &*inode.read()?)?;
     }
     Err(Errno::EACCES.into())
 }

@@ -7,12 +7,15 @@
 use super::failure::Answer;
 use super::reply::Out;
 use super::request::Request;
+use super::waits::Listening;
 use super::{Dispatcher, caller};
 use crate::abi::record::{IoctlIn, IoctlOut};
 use vfs::{Asker, Errno, Ino, Result, Who};
 
 struct Asking<'a> {
     dispatcher: &'a Dispatcher,
+    /// From before the operation begins: a signal may come before it has come to wait.
+    listening: Listening<'a>,
     request: &'a Request<'a>,
     ino: Ino,
     command: u32,
@@ -27,9 +30,9 @@ impl Asker for Asking<'_> {
     }
 
     fn wait(&self, done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
-        let Dispatcher { waits, waiters, .. } = self.dispatcher;
+        let waiters = &self.dispatcher.waiters;
         let _place = waiters.enter_for_long(self.request.origin).ok_or(Errno::EBUSY)?;
-        waits.wait(self.request.header.unique, done)
+        self.listening.wait(done)
     }
 }
 
@@ -43,7 +46,8 @@ impl Dispatcher {
         out: &mut Out<'_>,
     ) -> Answer<()> {
         let control = self.control.as_ref().ok_or(Errno::ENOTTY)?;
-        let asker = Asking { dispatcher: self, request, ino, command: arg.cmd };
+        let listening = self.waits.listen(request.header.unique);
+        let asker = Asking { dispatcher: self, listening, request, ino, command: arg.cmd };
         let done = control.control(&asker, ino, arg.cmd, input)?;
         let tickets = done.names.iter().map(|(dir, name)| self.notifier.drop_name(*dir, name));
         if let Some(last) = tickets.max() {

@@ -2,6 +2,7 @@
 //! side, of the rate and of the latency. Both axes of a panel are logarithmic, so that
 //! equal ratios are equal distances.
 
+use super::limits::Limit;
 use super::svg::{COLOURS, escape};
 use super::{Report, details, median_rate, number};
 use crate::runner::Row;
@@ -43,7 +44,7 @@ pub fn panels(report: &Report) -> Vec<[Option<Panel>; 2]> {
         let latency = panel(report, &rows, format!("{family}, 99% of fsyncs, ms"), &p99);
         let worst = || {
             let title = format!("{family}, longest latency, ms");
-            panel(report, &rows, title, &|row, side| report.worst(row, side))
+            panel(report, &rows, title, &|row, side| report.latency(Limit::Worst, row, side))
         };
         Some([rate, latency.or_else(worst)])
     };

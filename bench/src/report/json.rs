@@ -2,6 +2,7 @@
 //!
 //! Readers go by `schema`: it grows when a member changes its meaning or goes away.
 
+use super::limits::Limit;
 use super::{Report, median_rate};
 use crate::runner::{Cell, Row};
 use crate::workload::{Cache, Detail};
@@ -51,9 +52,13 @@ fn row_json(report: &Report, row: &Row) -> Value {
                 value["ratio_range"] = json!(ratio.map(|r| [r.low, r.high]));
                 value["aim"] = json!(report.aim(row, side));
                 value["verdict"] = json!(report.verdict(row, side).text());
-                value["worst_ratio"] = json!(report.worst_ratio(row, side));
-                value["worst_aim"] = json!(report.worst_aim(row, side));
-                value["worst_verdict"] = json!(report.worst_verdict(row, side).text());
+                for limit in Limit::ALL {
+                    let member = |what: &str| format!("{}_{what}", limit.member());
+                    value[member("ratio")] = json!(report.share(limit, row, side));
+                    value[member("aim")] = json!(report.share_aim(limit, row, side));
+                    let verdict = report.share_verdict(limit, row, side).text();
+                    value[member("verdict")] = json!(verdict);
+                }
             }
             value
         })

@@ -2,7 +2,8 @@
 //! of rates by number of jobs, one of latencies, one of what was counted; for a workload
 //! that tells more, its own table. Each number is the median of the samples.
 
-use super::{Report, SideInfo, details, median_rate, number, requests};
+use super::limits::{Limit, judged};
+use super::{Report, details, median_rate, number, requests};
 use crate::runner::Row;
 use crate::workload::Detail;
 use crate::workload::jobs::{self, FSYNC};
@@ -78,7 +79,9 @@ fn write_group(out: &mut String, report: &Report, group: &Group<'_>) -> Result {
         _ => writeln!(out, "\n### In {}\n", group.name)?,
     }
     write_rates(out, report, group)?;
-    write_worst(out, report, group)?;
+    for limit in Limit::ALL {
+        write_limit(out, report, group, limit)?;
+    }
     write_fsyncs(out, report, group)?;
     requests::write(out, report, &group.rows)?;
     write_counters(out, report, group)?;
@@ -122,11 +125,6 @@ fn write_rates(out: &mut String, report: &Report, group: &Group<'_>) -> Result {
     Ok(())
 }
 
-/// Only a mount of ours has aims here.
-fn judged(side: &SideInfo) -> bool {
-    !side.is_library && !side.is_reference
-}
-
 fn rate(row: &Row, side: usize) -> String {
     median_rate(row, side).map_or_else(dash, number)
 }
@@ -136,8 +134,8 @@ fn dash() -> String {
 }
 
 /// Only where there is an aim for it: else the other tables tell.
-fn write_worst(out: &mut String, report: &Report, group: &Group<'_>) -> Result {
-    if group.rows.iter().all(|row| row.info.aims.worst.is_none()) {
+fn write_limit(out: &mut String, report: &Report, group: &Group<'_>, limit: Limit) -> Result {
+    if group.rows.iter().all(|row| limit.of_row(row).is_none()) {
         return Ok(());
     }
     let mut columns = vec![report.sides[0].label.clone()];
@@ -147,18 +145,18 @@ fn write_worst(out: &mut String, report: &Report, group: &Group<'_>) -> Result {
             columns.push("aim".into());
         }
     }
-    writeln!(out, "\nLongest latency of any operation, ms:\n")?;
+    writeln!(out, "\n{}:\n", limit.title())?;
     heading(out, group.head(), &columns)?;
     for row in &group.rows {
-        let worst = |side| report.worst(row, side).map_or_else(dash, number);
-        write!(out, "| {} | {} |", group.row_name(row), worst(0))?;
+        let latency = |side| report.latency(limit, row, side).map_or_else(dash, number);
+        write!(out, "| {} | {} |", group.row_name(row), latency(0))?;
         for (at, side) in report.sides.iter().enumerate().skip(1) {
-            let ratio = report.worst_ratio(row, at);
-            let ratio = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
-            write!(out, " {} | {ratio} |", worst(at))?;
+            let share = report.share(limit, row, at);
+            let share = share.map_or_else(dash, |share| format!("{share:.2}"));
+            write!(out, " {} | {share} |", latency(at))?;
             if judged(side) {
-                let verdict = report.worst_verdict(row, at).text();
-                let aim = report.worst_aim(row, at);
+                let verdict = report.share_verdict(limit, row, at).text();
+                let aim = report.share_aim(limit, row, at);
                 let aim = aim.map_or_else(dash, |aim| format!("at most {aim:.2} {verdict}"));
                 write!(out, " {aim} |")?;
             }

@@ -3,6 +3,7 @@
 mod curves;
 mod details;
 mod json;
+mod limits;
 mod markdown;
 mod requests;
 mod svg;
@@ -11,6 +12,7 @@ mod text;
 use crate::runner::{Outcome, Row};
 use crate::side::Side;
 use crate::stats::{self, Ratio, Verdict};
+use limits::Limit;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -93,31 +95,6 @@ impl Report {
         Verdict::of(self.ratio(row, side), self.aim(row, side))
     }
 
-    /// The longest latency, where the workload tells: the median of the samples.
-    fn worst(&self, row: &Row, side: usize) -> Option<f64> {
-        let samples = row.cells[side].samples.iter().flatten();
-        stats::median(&samples.filter_map(|sample| sample.worst_ms).collect::<Vec<_>>())
-    }
-
-    fn worst_ratio(&self, row: &Row, side: usize) -> Option<f64> {
-        let base = self.worst(row, 0).filter(|base| *base > 0.0)?;
-        Some(self.worst(row, side)? / base)
-    }
-
-    fn worst_aim(&self, row: &Row, side: usize) -> Option<f64> {
-        let side = &self.sides[side];
-        if side.is_library || side.is_reference { None } else { row.info.aims.worst }
-    }
-
-    fn worst_verdict(&self, row: &Row, side: usize) -> Verdict {
-        match (self.worst_aim(row, side), self.worst_ratio(row, side)) {
-            (None, _) => Verdict::NoAim,
-            (Some(_), None) => Verdict::NoResult,
-            (Some(aim), Some(ratio)) if (ratio * 100.0).round() / 100.0 <= aim => Verdict::Pass,
-            _ => Verdict::Miss,
-        }
-    }
-
     /// How many aims were reached and how many missed (or left without a number), over
     /// all sides but the baseline.
     pub fn score(&self) -> (usize, usize) {
@@ -125,8 +102,10 @@ impl Report {
         for row in &self.outcome.rows {
             for side in (1..self.sides.len()).filter(|side| row.cells[*side].not_here.is_none()) {
                 let rate = self.aim(row, side).map(|_| self.verdict(row, side));
-                let worst = self.worst_aim(row, side).map(|_| self.worst_verdict(row, side));
-                for verdict in rate.into_iter().chain(worst) {
+                let limits = Limit::ALL.into_iter().filter_map(|limit| {
+                    self.share_aim(limit, row, side).map(|_| self.share_verdict(limit, row, side))
+                });
+                for verdict in rate.into_iter().chain(limits) {
                     match verdict {
                         Verdict::Pass => reached += 1,
                         _ => missed += 1,

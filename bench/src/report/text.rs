@@ -1,5 +1,6 @@
 //! The table on the terminal.
 
+use super::limits::Limit;
 use super::{Report, details, median_rate, number, requests};
 use std::fmt::Write;
 
@@ -55,11 +56,13 @@ fn write_comparison(out: &mut String, report: &Report, side: usize) -> std::fmt:
         }
         let aim = report.aim(row, side).map_or_else(|| "-".to_string(), |a| format!("{a:.2}"));
         write!(out, "{aim:>5}  {}", report.verdict(row, side).text())?;
-        if let (Some(ratio), Some(aim)) =
-            (report.worst_ratio(row, side), report.worst_aim(row, side))
-        {
-            let verdict = report.worst_verdict(row, side).text();
-            write!(out, "; longest latency {ratio:.2}, at most {aim:.2}: {verdict}")?;
+        for limit in Limit::ALL {
+            if let (Some(share), Some(aim)) =
+                (report.share(limit, row, side), report.share_aim(limit, row, side))
+            {
+                let verdict = report.share_verdict(limit, row, side).text();
+                write!(out, "; {} {share:.2}, at most {aim:.2}: {verdict}", limit.short())?;
+            }
         }
         writeln!(out)?;
     }

@@ -68,7 +68,7 @@ impl Workload for FioFsync {
             false => writers::SEQUENTIAL_ABOUT,
         };
         let aim = if self.jobs >= 8 { 1.3 } else { 1.0 };
-        info(self.name, about, "MiB/s", Aims::mount(aim))
+        info(self.name, about, "MiB/s", Aims::mount(aim).and_p99(1.0))
     }
 
     fn run(&self, env: &Env<'_>) -> io::Result<Done> {

@@ -53,10 +53,12 @@ pub struct Aims {
     pub library: Option<f64>,
     /// The longest latency of a mount may be at most this share of the baseline's.
     pub worst: Option<f64>,
+    /// So may what 99 of 100 of its fsyncs take at most.
+    pub p99: Option<f64>,
 }
 
 impl Aims {
-    pub const NONE: Aims = Aims { mount: None, library: None, worst: None };
+    pub const NONE: Aims = Aims { mount: None, library: None, worst: None, p99: None };
 
     pub const fn mount(ratio: f64) -> Aims {
         Aims { mount: Some(ratio), ..Aims::NONE }
@@ -68,6 +70,10 @@ impl Aims {
 
     pub const fn and_worst(self, share: f64) -> Aims {
         Aims { worst: Some(share), ..self }
+    }
+
+    pub const fn and_p99(self, share: f64) -> Aims {
+        Aims { p99: Some(share), ..self }
     }
 }
 

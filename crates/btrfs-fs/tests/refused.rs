@@ -412,6 +412,35 @@ fn each_opening_hears_of_a_refusal_once() {
     close(&device, fs);
 }
 
+/// Who hears of something else has not heard of it, and may be served once more without a word: a write of a
+/// file with `chattr +S` that found no room, an fsync while commits are held.
+#[test]
+fn a_refusal_is_told_by_its_own_error_alone() {
+    const SYNC_FLAG: u32 = 0x8;
+    let (device, fs) = fresh();
+    let file = make(&fs, "file");
+    let refused = |byte: u8| {
+        fs.write(&CX, file, 0, &[byte; 50_000], PLAIN).expect("write");
+        device.refuse(1);
+        assert_eq!(errno(fs.sync()), libc::EIO);
+        fs.sync().expect("it is written");
+    };
+    refused(3);
+    fs.hold_commits().expect("held");
+    assert_eq!(errno(fs.fsync(file, false)), libc::EBUSY);
+    fs.commit_held().expect("committed");
+    assert_eq!([(); 2].map(|()| errno(fs.fsync(file, false))), [libc::EIO, 0]);
+    refused(4);
+    fs.set_flags(&CX, file, SYNC_FLAG).expect("chattr");
+    let write = || errno(fs.write(&CX, file, 0, &[5; 50_000], PLAIN));
+    fs.space().fail_data(true);
+    assert_eq!(write(), libc::ENOSPC);
+    fs.space().fail_data(false);
+    assert_eq!([write(), write()], [libc::EIO, 0]);
+    assert!(after_a_crash(&device, "file") == Some(vec![5; 50_000]));
+    close(&device, fs);
+}
+
 /// A device that takes no content any more, and all else: the volume goes on, an fsync never
 /// succeeds, a rename does not put an empty file in a good one's place, memory has a bound, and
 /// the end says what is lost.

@@ -24,11 +24,15 @@ pub(crate) fn fsync(engine: &Engine, ino: Ino, opened: u64, _datasync: bool) -> 
         return engine.committer.commit_written_back();
     }
     let inode = engine.inodes.get(ino)?;
-    let flushed = engine.writeback.flush_inode(&inode);
+    let synced = engine.writeback.flush_inode(&inode).and_then(|()| log(engine, &inode));
+    if synced.as_ref().is_err_and(|error| !matches!(error, FsError::Io { .. })) {
+        // Not told by this. Who hears that there is no room, or that commits are held, may be served once
+        // more without a word of it, be it a write to a file of `chattr +S`.
+        return synced;
+    }
     // Also one that this call met itself: it is told now.
     let was_refused = hears_of_refusal(engine, &inode, opened);
-    flushed?;
-    log(engine, &inode)?;
+    synced?;
     if was_refused {
         // By now it is durable: but a device that refuses is one to be looked after.
         let why = format!("content of inode {} was refused before", inode.id.objectid);

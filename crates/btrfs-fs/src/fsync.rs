@@ -11,7 +11,7 @@
 use crate::commit::Committer;
 use crate::error::IntoFs;
 use crate::join::{Queue, Turn};
-use crate::log::{Fallback, Request, TreeLog};
+use crate::log::{Fallback, NotLogged, Request, TreeLog};
 use crate::stats::Stats;
 use btrfs_disk::TreeId;
 use btrfs_txn::{Core, PoisonUnlessDone};
@@ -119,17 +119,17 @@ impl Fsync {
                 (written, committing)
             };
             match written {
-                Ok(Ok(())) => {
+                Ok(()) => {
                     self.stats.log_ns.add(start.elapsed().as_nanos() as u64);
                     self.stats.log_max_ns.max(start.elapsed().as_nanos() as u64);
                     return Ok(());
                 }
-                Ok(Err(fallback)) => {
+                Err(NotLogged::Commit(fallback)) => {
                     if self.commits(fallback, committing)? {
                         return Ok(());
                     }
                 }
-                Err(error) => {
+                Err(NotLogged::Failed(error)) => {
                     self.core.health.poison(&format!("a log write failed: {error}"));
                     return Err(error).fs();
                 }

@@ -390,7 +390,8 @@ impl Committer {
         let mut next = LogState::default();
         let synced = std::mem::take(&mut log.synced);
         let beside = !synced.is_empty();
-        if let Err(fallback) = self.log.carry(synced, &mut next).fs()? {
+        if let Err(why) = self.log.carry(synced, &mut next) {
+            let fallback = why.fallback().fs()?;
             // On the volume there is the commit before, with its log, until the next commit
             // has everything.
             tracing::debug!(reason = fallback.name(), "two commits become one");

@@ -13,7 +13,7 @@ use super::freeze::Work;
 use super::project::{Edits, Project};
 use super::state::LogState;
 use super::write::Written;
-use super::{Fallback, Request, Step, TreeLog, write};
+use super::{Fallback, Logged, NotLogged, Request, TreeLog, write};
 use crate::ino::InodeId;
 use btrfs_disk::{Error, Generation};
 use btrfs_txn::delta::{Gate, Level, Pending};
@@ -44,13 +44,13 @@ impl Drop for Quiesced<'_> {
 
 impl TreeLog {
     /// Writes what of `batch` the last commit does not have; or says why a commit must.
-    pub(crate) fn write(&self, batch: &[Request], state: &mut LogState) -> Step<()> {
+    pub(crate) fn write(&self, batch: &[Request], state: &mut LogState) -> Logged<()> {
         let view = self.core.view();
         let committed = view.layers.roots.generation;
         let mut work = Work::default();
         if state.stale {
             // Of two commits that become one the first is published; it is durable with the second.
-            return Ok(Err(Fallback::Stale));
+            return Err(Fallback::Stale.into());
         }
         // The tree of one that is not is gone since its caller asked whether it is there.
         let known = |request: &&Request| view.layers.roots.get(request.id.tree).is_some();
@@ -58,12 +58,12 @@ impl TreeLog {
             work.ask(request.id, request.level);
         }
         let wanted = work.wanted.clone();
-        match self.write_nodes(&view, work, state)? {
+        match self.write_nodes(&view, work, state) {
             Ok(Some(written)) => write::publish(&self.core, state, written)?,
             Ok(None) => {}
-            Err(fallback) => {
-                state.stale = true;
-                return Ok(Err(fallback));
+            Err(why) => {
+                state.stale |= matches!(why, NotLogged::Commit(_));
+                return Err(why);
             }
         }
         if view.layers.sealed.is_some() {
@@ -74,13 +74,13 @@ impl TreeLog {
             }
         }
         let all = batch.iter().all(|request| known(&request));
-        Ok(if all { Ok(()) } else { Err(Fallback::Subvolume) })
+        if all { Ok(()) } else { Err(Fallback::Subvolume.into()) }
     }
 
     /// A log on top of the commit that was just published, of what was synced while it was
     /// at work: its root, if there is anything. The superblock of that commit shall lead to it
     /// when all is flushed.
-    pub(crate) fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Step<()> {
+    pub(crate) fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Logged<()> {
         let view = self.core.view();
         assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
         // The log of a subvolume that is deleted says nothing.
@@ -89,20 +89,16 @@ impl TreeLog {
         let work = Work::carried(synced.into_iter().filter(|(id, _)| lives(id)).collect());
         let injection = &self.core.injection;
         if injection.has(Defect::CommitForgetsSynced) {
-            return Ok(Ok(()));
+            return Ok(());
         }
         if injection.has(Defect::DoubledCommits) && !work.wanted.is_empty() {
-            return Ok(Err(Fallback::Stale));
+            return Err(Fallback::Stale.into());
         }
-        match self.write_nodes(&view, work, log)? {
-            Ok(Some(written)) => {
-                self.stats.log_carried.add(log.members.len() as u64);
-                log.root = Some(written.root);
-                Ok(Ok(()))
-            }
-            Ok(None) => Ok(Ok(())),
-            Err(fallback) => Ok(Err(fallback)),
+        if let Some(written) = self.write_nodes(&view, work, log)? {
+            self.stats.log_carried.add(log.members.len() as u64);
+            log.root = Some(written.root);
         }
+        Ok(())
     }
 
     /// Writes what is to be logged of `work` and of all that belongs to it; `None`: nothing.
@@ -111,24 +107,21 @@ impl TreeLog {
         view: &View<'_>,
         mut work: Work,
         state: &mut LogState,
-    ) -> Step<Option<Written>> {
+    ) -> Logged<Option<Written>> {
         if work.wanted.is_empty() {
-            return Ok(Ok(None));
+            return Ok(None);
         }
         if state.stale {
-            return Ok(Err(Fallback::Stale));
+            return Err(Fallback::Stale.into());
         }
         let generation = Generation(view.layers.roots.generation.0 + 1);
-        let edits = match unless_damaged(self.say(view, &mut work, state, generation))? {
-            Ok(edits) => edits,
-            Err(fallback) => return Ok(Err(fallback)),
-        };
+        let edits = self.say(view, &mut work, state, generation).map_err(commit_if_damaged)?;
         if edits.is_empty() {
             self.stats.log_nothing.add(1);
-            return Ok(Ok(None));
+            return Ok(None);
         }
         self.stats.log_writes.add(1);
-        Ok(write::write(self, state, generation, edits)?.map(Some))
+        write::write(self, state, generation, edits).map(Some)
     }
 
     /// What is to be logged of `work`, and of all that belongs to it.
@@ -138,16 +131,14 @@ impl TreeLog {
         work: &mut Work,
         state: &mut LogState,
         generation: Generation,
-    ) -> Step<Edits> {
+    ) -> Logged<Edits> {
         let layers = &view.layers;
         let pending = Pending { current: &layers.current, sealed: layers.sealed.as_deref() };
         let reads = &self.stats.log_tree_reads;
         let committed = Committed { store: &self.core.store, roots: &layers.roots, reads };
-        if let Err(fallback) = self.gather(pending, &committed, work, state)? {
-            return Ok(Err(fallback));
-        }
+        self.gather(pending, &committed, work, state)?;
         let project = Project { log: self, view, committed: &committed, generation };
-        Ok(Ok(project.all(work, state)?))
+        Ok(project.all(work, state)?)
     }
 
     /// Writes back the content of inodes that come along with those that were asked for:
@@ -174,14 +165,14 @@ impl TreeLog {
         committed: &Committed<'_>,
         work: &mut Work,
         state: &LogState,
-    ) -> Step<()> {
+    ) -> Logged<()> {
         let max_item = self.core.geometry.max_item_size();
         let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
         want_renamed(work, state, &pending);
         for _ in 0..ROUNDS {
             self.flush_content(work, &mut landed);
             if let Some(why) = self.core.health.poisoned() {
-                return Err(Error::ReadOnly(why.to_owned()));
+                return Err(Error::ReadOnly(why.to_owned()).into());
             }
             let still = Instant::now();
             let stillness = Quiesced::begin(&pending.current.gate);
@@ -190,27 +181,23 @@ impl TreeLog {
             work.freeze(&pending, |id, level| state.ask(id, level));
             drop(stillness);
             self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);
-            if let Err(fallback) =
-                (Closure { max_item, committed, pending, state, work, removed: 0 }).round()?
-            {
-                return Ok(Err(fallback));
-            }
+            Closure { max_item, committed, pending, state, work, removed: 0 }.round()?;
             let again = work.want_contents(committed, self.core.sector())?;
             if !work.is_short() && !again {
-                return Ok(Ok(()));
+                return Ok(());
             }
             if work.wanted.len() > MOST {
-                return Ok(Err(Fallback::TooMany));
+                return Err(Fallback::TooMany.into());
             }
         }
-        Ok(Err(Fallback::TooMany))
+        Err(Fallback::TooMany.into())
     }
 }
 
 /// What a log would have to say and cannot be read is committed: a commit need not know it.
-fn unless_damaged<T>(said: Step<T>) -> Step<T> {
-    match said {
-        Err(error) if error.is_damage() => Ok(Err(Fallback::damaged(&error))),
+fn commit_if_damaged(why: NotLogged) -> NotLogged {
+    match why {
+        NotLogged::Failed(error) if error.is_damage() => Fallback::damaged(&error).into(),
         other => other,
     }
 }

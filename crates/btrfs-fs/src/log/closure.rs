@@ -27,17 +27,17 @@
 //! What was logged before and has changed its names since is logged again with whatever
 //! is logged next, so all that the log says of names is of one moment.
 
-use super::Fallback;
 use super::committed::{Committed, Name, entry_of};
 use super::freeze::{Now, Work};
 use super::state::LogState;
+use super::{Fallback, Logged};
 use crate::ino::InodeId;
 use crate::names::MAX_DEPTH;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::DirItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::node::ITEM_SIZE;
-use btrfs_disk::{Key, Result, TreeId};
+use btrfs_disk::{Error, Key, Result, TreeId};
 use btrfs_txn::delta::{Level, Pending, is_ref};
 use std::collections::BTreeSet;
 
@@ -57,94 +57,81 @@ pub(crate) struct Closure<'a> {
     pub removed: usize,
 }
 
-type Step = Result<std::result::Result<(), Fallback>>;
-
-/// `?` for the inner of two results.
-macro_rules! go {
-    ($step:expr) => {
-        if let Err(fallback) = $step? {
-            return Ok(Err(fallback));
-        }
-    };
-}
-
 impl Closure<'_> {
     /// One round over everything frozen. The work is done when it asks for nothing more.
-    pub(crate) fn round(&mut self) -> Step {
+    pub(crate) fn round(&mut self) -> Logged<()> {
         let ids: Vec<InodeId> = self.work.objects.keys().copied().collect();
         for id in ids {
             match self.work.now(self.committed, id)? {
-                None | Some(Now::Gone) => go!(self.gone(id)),
+                None | Some(Now::Gone) => self.gone(id)?,
                 Some(Now::Here(item)) => {
                     let is_dir = item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR;
-                    go!(self.here(id, is_dir));
+                    self.here(id, is_dir)?;
                 }
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// An inode without names: its old ones vanish, and so does what the log has of it.
-    fn gone(&mut self, id: InodeId) -> Step {
+    fn gone(&mut self, id: InodeId) -> Logged<()> {
         self.work.dropped.insert(id);
         self.followers(id);
-        go!(self.unlogged(id, &BTreeSet::new()));
+        self.unlogged(id, &BTreeSet::new())?;
         if self.is_born(id) {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let before = self.committed.inode(id)?;
         if before.is_some_and(|item| item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR) {
-            go!(self.emptied(id));
+            self.emptied(id)?;
         }
         for name in self.committed.names(id)? {
-            go!(self.cut(id, &name));
+            self.cut(id, &name)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// A replay takes away whatever the commit has in a directory without names, and what
     /// that leaves without any. So all of it must be gone: of something that was moved
     /// elsewhere a replay would see two names until then, which a directory must not have.
-    fn emptied(&mut self, dir: InodeId) -> Step {
+    fn emptied(&mut self, dir: InodeId) -> Logged<()> {
         let inside = self.committed.entries(dir, MOST_REMOVED)?;
         self.removed += inside.len();
         if self.removed > MOST_REMOVED {
-            return Ok(Err(Fallback::TooMany));
+            return Err(Fallback::TooMany.into());
         }
         for target in inside {
-            let Some(child) = inode_at(dir.tree, &target) else {
-                return Ok(Err(Fallback::Subvolume));
-            };
+            let child = inode_at(dir.tree, &target)?;
             self.work.want(child, Level::Inode);
             let known = self.work.objects.contains_key(&child);
             if known && matches!(self.work.now(self.committed, child)?, Some(Now::Here(_))) {
-                return Ok(Err(Fallback::GoneDirectory));
+                return Err(Fallback::GoneDirectory.into());
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
-    fn here(&mut self, id: InodeId, is_dir: bool) -> Step {
+    fn here(&mut self, id: InodeId, is_dir: bool) -> Logged<()> {
         let frozen = &self.work.objects[&id];
         let verity = (kind::VERITY_DESC_ITEM, 0)..=(kind::VERITY_MERKLE_ITEM, u64::MAX);
         if frozen.slots.range(verity).next().is_some() {
-            return Ok(Err(Fallback::Verity));
+            return Err(Fallback::Verity.into());
         }
         let (born, renamed) = (frozen.born, frozen.has_refs());
         if renamed {
             if !born && !self.names_fit(id)? {
-                return Ok(Err(Fallback::LongNames));
+                return Err(Fallback::LongNames.into());
             }
             self.followers(id);
             let now = self.work.names(self.committed, id)?;
             let before = if born { BTreeSet::new() } else { self.committed.names(id)? };
             for name in now.difference(&before) {
-                go!(self.gained(id, name));
+                self.gained(id, name)?;
             }
             for name in before.difference(&now) {
-                go!(self.cut(id, name));
+                self.cut(id, name)?;
             }
-            go!(self.unlogged(id, &now));
+            self.unlogged(id, &now)?;
             if is_dir && !born {
                 self.above(id)?;
             }
@@ -154,11 +141,11 @@ impl Closure<'_> {
         }
         if is_dir {
             if self.work.wanted.get(&id) == Some(&Level::Entries) && self.must_commit(id) {
-                return Ok(Err(Fallback::Moved));
+                return Err(Fallback::Moved.into());
             }
-            go!(self.entries(id));
+            self.entries(id)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// The directories that the commit has it in are logged with all that came and went.
@@ -184,32 +171,30 @@ impl Closure<'_> {
     }
 
     /// A name that the commit does not have in this form.
-    fn gained(&mut self, id: InodeId, name: &Name) -> Step {
+    fn gained(&mut self, id: InodeId, name: &Name) -> Logged<()> {
         let parent = InodeId::new(id.tree, name.parent);
         if self.is_born(parent) {
             self.work.want(parent, Level::Inode);
-            return Ok(Ok(()));
+            return Ok(());
         }
-        let Some(other) = self.committed.entry(parent, &name.name)? else { return Ok(Ok(())) };
-        let Some(other) = inode_at(id.tree, &other) else {
-            return Ok(Err(Fallback::Subvolume));
-        };
+        let Some(other) = self.committed.entry(parent, &name.name)? else { return Ok(()) };
+        let other = inode_at(id.tree, &other)?;
         if other == id {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let its = self.committed.names(other)?;
         match its.iter().find(|n| n.parent == name.parent && n.name == name.name) {
             Some(its) => self.cut(other, its),
-            None => Ok(Ok(())),
+            None => Ok(()),
         }
     }
 
     /// A name of the commit that `id` has no more: its directory loses the entry, and `id`
     /// must come with the names that it has instead.
-    fn cut(&mut self, id: InodeId, name: &Name) -> Step {
+    fn cut(&mut self, id: InodeId, name: &Name) -> Logged<()> {
         let parent = InodeId::new(id.tree, name.parent);
         if !self.work.cuts.insert((parent, name.index)) {
-            return Ok(Ok(()));
+            return Ok(());
         }
         self.work.want(parent, Level::Inode);
         self.work.want(id, Level::Inode);
@@ -237,30 +222,27 @@ impl Closure<'_> {
     }
 
     /// Names that the log gave the inode and that it has no more.
-    fn unlogged(&mut self, id: InodeId, now: &BTreeSet<Name>) -> Step {
-        let Some(member) = self.state.members.get(&id) else { return Ok(Ok(())) };
+    fn unlogged(&mut self, id: InodeId, now: &BTreeSet<Name>) -> Logged<()> {
+        let Some(member) = self.state.members.get(&id) else { return Ok(()) };
         for name in member.names.difference(now) {
-            go!(self.successor(InodeId::new(id.tree, name.parent), &name.name));
+            self.successor(InodeId::new(id.tree, name.parent), &name.name)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// What stands under a name that is cut has come in the same operation, maybe (an
     /// exchange, a whiteout): it comes along, or the name would be seen to stand for nothing.
-    fn successor(&mut self, dir: InodeId, name: &[u8]) -> Step {
+    fn successor(&mut self, dir: InodeId, name: &[u8]) -> Logged<()> {
         let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
-        let Some(Some(bytes)) = self.pending.get(dir.tree, &key) else { return Ok(Ok(())) };
+        let Some(Some(bytes)) = self.pending.get(dir.tree, &key) else { return Ok(()) };
         for entry in DirItem::iter(&bytes) {
-            let entry = entry?;
+            let entry = entry.map_err(Error::from)?;
             if entry.name != name {
                 continue;
             }
-            let Some(target) = inode_at(dir.tree, &entry.location) else {
-                return Ok(Err(Fallback::Subvolume));
-            };
-            self.work.want(target, Level::Inode);
+            self.work.want(inode_at(dir.tree, &entry.location)?, Level::Inode);
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Wants every directory above `id` that moved.
@@ -288,7 +270,7 @@ impl Closure<'_> {
 
     /// A synced directory's entries: those that came, those that went. (Of a directory that
     /// nobody synced none were taken.)
-    fn entries(&mut self, dir: InodeId) -> Step {
+    fn entries(&mut self, dir: InodeId) -> Logged<()> {
         for left in self.work.objects[&dir].left.clone() {
             self.work.want(InodeId::new(dir.tree, left), Level::Inode);
         }
@@ -302,28 +284,26 @@ impl Closure<'_> {
             if let Some(bytes) = value
                 && let Some((target, _)) = entry_of(&bytes)?
             {
-                let Some(target) = inode_at(dir.tree, &target) else {
-                    return Ok(Err(Fallback::Subvolume));
-                };
                 // Of a file there are no entries to be taken.
-                self.work.want(target, Level::Entries);
+                self.work.want(inode_at(dir.tree, &target)?, Level::Entries);
             }
             let Some((old, name)) = self.committed.entry_at(dir, index)? else { continue };
-            let Some(old) = inode_at(dir.tree, &old) else {
-                return Ok(Err(Fallback::Subvolume));
-            };
+            let old = inode_at(dir.tree, &old)?;
             let name = Name { parent: dir.objectid, index, name };
             let still = self.work.objects.contains_key(&old)
                 && self.work.names(self.committed, old)?.contains(&name);
             if !still {
-                go!(self.cut(old, &name));
+                self.cut(old, &name)?;
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 }
 
-/// What an entry leads to; `None`: a subvolume.
-fn inode_at(tree: TreeId, target: &Key) -> Option<InodeId> {
-    (target.kind == kind::INODE_ITEM).then(|| InodeId::new(tree, target.objectid))
+/// The inode that an entry leads to; of a subvolume no log says anything.
+fn inode_at(tree: TreeId, target: &Key) -> std::result::Result<InodeId, Fallback> {
+    match target.kind {
+        kind::INODE_ITEM => Ok(InodeId::new(tree, target.objectid)),
+        _ => Err(Fallback::Subvolume),
+    }
 }

@@ -35,14 +35,45 @@ use crate::ino::InodeId;
 use crate::inode::Inodes;
 use crate::stats::Stats;
 use crate::writeback::Writeback;
-use btrfs_disk::Generation;
+use btrfs_disk::{Error, Generation};
 use btrfs_txn::Core;
 use btrfs_txn::delta::Level;
 use locks::{Mutex, MutexGuard, Rank};
 use std::sync::Arc;
 
-/// Inside: what comes of it, or why a commit must do instead. Outside: the volume's end.
-pub(crate) type Step<T> = btrfs_disk::Result<std::result::Result<T, Fallback>>;
+/// What comes of a step of a log write, or why there is no log.
+pub(crate) type Logged<T> = Result<T, NotLogged>;
+
+/// Why there is no log of what was to be logged.
+#[derive(Debug)]
+pub(crate) enum NotLogged {
+    /// A commit must do instead, which the caller makes: the log on the volume is as it was.
+    Commit(Fallback),
+    /// The volume's end.
+    Failed(Error),
+}
+
+impl NotLogged {
+    /// Why a commit must do instead; or the volume's end.
+    pub(crate) fn fallback(self) -> Result<Fallback, Error> {
+        match self {
+            NotLogged::Commit(fallback) => Ok(fallback),
+            NotLogged::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl From<Fallback> for NotLogged {
+    fn from(fallback: Fallback) -> NotLogged {
+        NotLogged::Commit(fallback)
+    }
+}
+
+impl From<Error> for NotLogged {
+    fn from(error: Error) -> NotLogged {
+        NotLogged::Failed(error)
+    }
+}
 
 /// An inode to be made durable.
 #[derive(Clone, Copy)]
@@ -116,7 +147,7 @@ pub(crate) enum Fallback {
 
 impl Fallback {
     /// Of an error that is damage, which is told.
-    fn damaged(error: &btrfs_disk::Error) -> Fallback {
+    fn damaged(error: &Error) -> Fallback {
         tracing::warn!(%error, "what was synced is committed, not logged");
         Fallback::Damage
     }

@@ -6,7 +6,7 @@
 
 use super::project::Edits;
 use super::state::LogState;
-use super::{Fallback, TreeLog};
+use super::{Fallback, Logged, TreeLog};
 use btrfs_disk::items::{FileExtent, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, FixedSize, Generation, Key, Logical, Node, Result, TreeId};
@@ -72,15 +72,13 @@ pub(crate) fn write(
     state: &mut LogState,
     generation: Generation,
     edits: Edits,
-) -> Result<std::result::Result<Written, Fallback>> {
+) -> Logged<Written> {
     let core = &*log.core;
     let base = Generation(generation.0 - 1);
     if !knows_extents(core, base, &edits) {
-        return Ok(Err(Fallback::NewChunk));
+        return Err(Fallback::NewChunk.into());
     }
-    let Some(reservation) = reserve(core, state, &edits)? else {
-        return Ok(Err(Fallback::NoSpace));
-    };
+    let reservation = reserve(core, state, &edits)?;
     let spare = state.spare.as_mut().map(std::mem::take).unwrap_or_default();
     let (taken, replaced, saves) = (Vec::new(), Vec::new(), state.spare.is_some());
     let mut sink = Sink { core, reservation, spare, saves, taken, replaced };
@@ -93,17 +91,17 @@ pub(crate) fn write(
     }
     let root = match built {
         Ok(root) => root,
-        Err(Error::NoSpace) => return Ok(Err(Fallback::NoSpace)),
+        Err(Error::NoSpace) => return Err(Fallback::NoSpace.into()),
         // A node that the log has on the volume. A commit is the end of this log, and reads none of it.
-        Err(error) if error.is_damage() => return Ok(Err(Fallback::damaged(&error))),
-        Err(error) => return Err(error),
+        Err(error) if error.is_damage() => return Err(Fallback::damaged(&error).into()),
+        Err(error) => return Err(error.into()),
     };
     // A node in a chunk that was made for it is of no use to a replay.
     if !taken.iter().all(|logical| core.space.is_recorded(*logical, base)) {
-        return Ok(Err(Fallback::NewChunk));
+        return Err(Fallback::NewChunk.into());
     }
     log.stats.log_nodes.add(dirty.write_all(&core.store)? as u64);
-    Ok(Ok(Written { root, replaced }))
+    Ok(Written { root, replaced })
 }
 
 /// The superblock of the last commit leads to the log: durable when this returns.
@@ -133,7 +131,7 @@ fn knows_extents(core: &Core, base: Generation, edits: &Edits) -> bool {
 }
 
 /// Room for what the edits can touch: a leaf each, its neighbour, the paths.
-fn reserve(core: &Core, state: &LogState, edits: &Edits) -> Result<Option<MetadataReservation>> {
+fn reserve(core: &Core, state: &LogState, edits: &Edits) -> Logged<MetadataReservation> {
     let node = u64::from(core.geometry.node_size);
     let (mut count, mut bytes) = (0, 0);
     for edit in edits.values().flat_map(|edits| edits.values()) {
@@ -143,9 +141,9 @@ fn reserve(core: &Core, state: &LogState, edits: &Edits) -> Result<Option<Metada
     let touched = (2 * count).min(state.blocks.len() as u64);
     let nodes = touched + 3 * bytes / node + 8 * (edits.len() as u64 + 1);
     match core.space.reserve_metadata(nodes * node, Priority::Normal) {
-        Ok(reservation) => Ok(Some(reservation)),
-        Err(Error::NoSpace) => Ok(None),
-        Err(error) => Err(error),
+        Ok(reservation) => Ok(reservation),
+        Err(Error::NoSpace) => Err(Fallback::NoSpace.into()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -139,8 +139,18 @@ struct Bitmaps<'s, 'o, 'a> {
     maps: BTreeMap<u64, (Vec<u8>, bool)>,
 }
 
-/// A bitmap is not where it should be.
-struct Displaced;
+/// Why a bit could not be looked at.
+enum Unread {
+    /// A bitmap is not where it should be.
+    Displaced,
+    Failed(Error),
+}
+
+impl From<Error> for Unread {
+    fn from(error: Error) -> Unread {
+        Unread::Failed(error)
+    }
+}
 
 /// A bitmap, whether it changed, and a bit in it.
 type BitmapBit<'m> = (&'m mut (Vec<u8>, bool), usize);
@@ -149,8 +159,10 @@ impl Bitmaps<'_, '_, '_> {
     fn run(mut self, created: &[Extent], freed: &[Extent]) -> Result<Option<i64>> {
         for (extents, free) in [(freed, true), (created, false)] {
             for extent in extents {
-                if self.set(extent, free)?.is_err() {
-                    return Ok(None);
+                match self.set(extent, free) {
+                    Ok(()) => {}
+                    Err(Unread::Displaced) => return Ok(None),
+                    Err(Unread::Failed(error)) => return Err(error),
                 }
             }
         }
@@ -163,61 +175,54 @@ impl Bitmaps<'_, '_, '_> {
     }
 
     /// Turns a run of bits that all were the other way.
-    fn set(&mut self, extent: &Extent, free: bool) -> Result<Result<(), Displaced>> {
+    fn set(&mut self, extent: &Extent, free: bool) -> Result<(), Unread> {
         let span = *self.span;
         let first = (extent.logical.0 - span.start) / span.sector;
         let last = (extent.end() - span.start) / span.sector;
         for sector in first..last {
-            match self.turn(sector, free)? {
-                Ok(true) => {}
-                Ok(false) if free => return Err(clash(extent, FREE_ALREADY)),
-                Ok(false) => return Err(clash(extent, NOT_FREE)),
-                Err(displaced) => return Ok(Err(displaced)),
+            if !self.turn(sector, free)? {
+                return Err(clash(extent, if free { FREE_ALREADY } else { NOT_FREE }).into());
             }
         }
         let mut neighbours = 0;
         for sector in [first.checked_sub(1), Some(last)].into_iter().flatten() {
             if sector < span.len / span.sector {
-                match self.bit(sector)? {
-                    Ok(free) => neighbours += i64::from(free),
-                    Err(displaced) => return Ok(Err(displaced)),
-                }
+                neighbours += i64::from(self.bit(sector)?);
             }
         }
         // A new run is one more, less for each that it joins; a gap the other way round.
         self.count += if free { 1 - neighbours } else { neighbours - 1 };
-        Ok(Ok(()))
+        Ok(())
     }
 
-    fn map(&mut self, sector: u64) -> Result<Result<BitmapBit<'_>, Displaced>> {
+    fn map(&mut self, sector: u64) -> Result<BitmapBit<'_>, Unread> {
         let per_map = self.span.bitmap_range() / self.span.sector;
         let (index, bit) = (sector / per_map, (sector % per_map) as usize);
         if !self.maps.contains_key(&index) {
             let key = key(self.span, index);
-            let Some(bytes) = self.items.get(&key)? else { return Ok(Err(Displaced)) };
+            let Some(bytes) = self.items.get(&key)? else { return Err(Unread::Displaced) };
             if bytes.len() as u64 != (key.offset / self.span.sector).div_ceil(8) {
-                return Err(Error::Corrupt(
-                    Corrupt::new("bitmap has another size than its range").key(key),
-                ));
+                let what = Corrupt::new("bitmap has another size than its range");
+                return Err(Error::Corrupt(what.key(key)).into());
             }
             self.maps.insert(index, (bytes, false));
         }
-        Ok(Ok((self.maps.get_mut(&index).expect("there or just put in"), bit)))
+        Ok((self.maps.get_mut(&index).expect("there or just put in"), bit))
     }
 
-    fn bit(&mut self, sector: u64) -> Result<Result<bool, Displaced>> {
-        Ok(self.map(sector)?.map(|((bytes, _), bit)| bytes[bit / 8] & (1 << (bit % 8)) != 0))
+    fn bit(&mut self, sector: u64) -> Result<bool, Unread> {
+        let ((bytes, _), bit) = self.map(sector)?;
+        Ok(bytes[bit / 8] & (1 << (bit % 8)) != 0)
     }
 
     /// False if the bit was `free` before.
-    fn turn(&mut self, sector: u64, free: bool) -> Result<Result<bool, Displaced>> {
-        Ok(self.map(sector)?.map(|((bytes, changed), bit)| {
-            let (byte, mask) = (&mut bytes[bit / 8], 1u8 << (bit % 8));
-            let turned = (*byte & mask != 0) != free;
-            *byte ^= if turned { mask } else { 0 };
-            *changed = true;
-            turned
-        }))
+    fn turn(&mut self, sector: u64, free: bool) -> Result<bool, Unread> {
+        let ((bytes, changed), bit) = self.map(sector)?;
+        let (byte, mask) = (&mut bytes[bit / 8], 1u8 << (bit % 8));
+        let turned = (*byte & mask != 0) != free;
+        *byte ^= if turned { mask } else { 0 };
+        *changed = true;
+        Ok(turned)
     }
 }
 

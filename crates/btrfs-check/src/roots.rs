@@ -122,7 +122,7 @@ impl Roots {
         self.trees
             .iter()
             .filter(|(id, _)| id.is_subvolume())
-            .map(|(id, root)| (root.refs != 0, start(*id, root)))
+            .map(|(id, root)| (!root.is_deleted(), start(*id, root)))
             .fold((Vec::new(), Vec::new()), |mut lists, (alive, start)| {
                 if alive {
                     lists.0.push(start)
@@ -139,7 +139,7 @@ impl Roots {
 
     /// Subvolume UUIDs: (tree, own, received).
     pub(crate) fn uuids(&self) -> impl Iterator<Item = (TreeId, [u8; 16], [u8; 16])> + '_ {
-        let trees = self.trees.iter().filter(|(id, root)| id.is_subvolume() && root.refs != 0);
+        let trees = self.trees.iter().filter(|(id, root)| id.is_subvolume() && !root.is_deleted());
         trees.map(|(id, root)| (*id, root.uuid, root.received_uuid))
     }
 
@@ -188,7 +188,8 @@ impl Roots {
         for (parent, child) in self.up.keys().filter(|pair| !self.down.contains_key(pair)) {
             add(cx, FindingKind::RootRefMissing { parent: *parent, child: *child });
         }
-        for (id, root) in self.trees.iter().filter(|(id, root)| id.is_subvolume() && root.refs != 0)
+        for (id, root) in
+            self.trees.iter().filter(|(id, root)| id.is_subvolume() && !root.is_deleted())
         {
             if root.received_uuid != [0; 16] && root.flags & ROOT_SUBVOL_RDONLY == 0 {
                 add(cx, FindingKind::ReceivedWritable { subvolume: *id });
@@ -203,7 +204,7 @@ impl Roots {
         let known: HashMap<_, _> =
             entries.iter().map(|e| ((e.parent, e.dir, e.index, &e.name[..]), e.child)).collect();
         for ((parent, child), link) in &self.down {
-            let alive = self.trees.get(parent).is_some_and(|root| root.refs != 0);
+            let alive = self.trees.get(parent).is_some_and(|root| !root.is_deleted());
             let entry = known.get(&(*parent, link.dirid, link.sequence, &link.name[..]));
             if alive && !unread.contains(parent) && entry != Some(child) {
                 let (dir, child, name) = (link.dirid, *child, Name(link.name.to_vec()));
@@ -227,15 +228,15 @@ impl Roots {
         }
         for (id, root) in self.trees.iter().filter(|(id, _)| id.is_subvolume()) {
             let child = *id;
-            if root.refs == 0 && !self.orphans.contains(id) {
+            if root.is_deleted() && !self.orphans.contains(id) {
                 add(cx, FindingKind::RootOrphanMissing { child });
             }
-            if root.refs != 0 && !reached.contains(id) && !self.orphans.contains(id) {
+            if !root.is_deleted() && !reached.contains(id) && !self.orphans.contains(id) {
                 add(cx, FindingKind::SubvolumeUnreachable { child });
             }
         }
         for (parent, child) in self.down.keys() {
-            if self.trees.get(child).is_none_or(|root| root.refs == 0) {
+            if self.trees.get(child).is_none_or(|root| root.is_deleted()) {
                 let why = format!("subvolume {parent} holds {child}, which does not exist");
                 add(cx, FindingKind::RootBad { why });
             }
@@ -247,7 +248,7 @@ impl Roots {
             None => "the root directory does not name one".into(),
             Some(key) if key.kind != kind::ROOT_ITEM => format!("it leads to {key}"),
             Some(key) => match self.trees.get(&TreeId(key.objectid)) {
-                Some(root) if root.refs != 0 => return,
+                Some(root) if !root.is_deleted() => return,
                 _ => format!("{} does not exist", key.objectid),
             },
         };
@@ -260,7 +261,7 @@ fn add(cx: &mut Context<'_>, kind: FindingKind) {
 }
 
 fn start(id: TreeId, root: &RootItem) -> TreeStart {
-    let interrupted = root.refs == 0 && root.drop_progress.objectid != 0;
+    let interrupted = root.is_deleted() && root.drop_progress.objectid != 0;
     TreeStart {
         id,
         logical: root.bytenr,

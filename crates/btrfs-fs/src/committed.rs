@@ -56,7 +56,7 @@ impl Committed<'_> {
     /// A subvolume; ENOENT where there is none of this number, or it is deleted: that may be half dropped.
     pub fn subvolume(&self, id: SubvolId) -> Result<(TreeRoot, RootItem)> {
         let tree = TreeId(id.0);
-        let found = self.tree(tree).filter(|(_, item)| tree.is_subvolume() && item.refs > 0);
+        let found = self.tree(tree).filter(|(_, item)| tree.is_subvolume() && !item.is_deleted());
         found.ok_or(Errno::ENOENT.into())
     }
 

@@ -55,7 +55,7 @@ impl BtrfsFs {
         let tree = TreeId(id.0);
         // One that is deleted may be half dropped.
         let root = view.layers.roots.get(tree);
-        let root = root.filter(|root| tree.is_subvolume() && root.item.refs > 0);
+        let root = root.filter(|root| tree.is_subvolume() && !root.item.is_deleted());
         let root = root.ok_or(Errno::ENOENT)?;
         let start = match behind {
             None => Key::new(FIRST_FREE_OBJECTID, 0, 0),

@@ -250,7 +250,8 @@ impl Orphans {
     pub(crate) fn clean_all(&self) -> Result<u64> {
         let roots = self.core.roots();
         // Of one that is being deleted all goes.
-        let alive = roots.trees.iter().filter(|(t, root)| t.is_subvolume() && root.item.refs > 0);
+        let alive =
+            roots.trees.iter().filter(|(t, root)| t.is_subvolume() && !root.item.is_deleted());
         // That one first: it may have most, and needs least.
         let trees: Vec<TreeId> =
             [TreeId::DATA_RELOC].into_iter().chain(alive.map(|(tree, _)| tree)).collect();

@@ -51,7 +51,7 @@ fn reserve(engine: &Engine, action: ActionCost) -> Result<Reservation<'_>> {
 /// more than `room` bytes of them: the oldest.
 fn entries(roots: &Roots, room: usize) -> Vec<(Key, Box<[u8]>)> {
     let mut found: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
-    let live = |(id, root): &(TreeId, &Root)| id.is_subvolume() && root.item.refs != 0;
+    let live = |(id, root): &(TreeId, &Root)| id.is_subvolume() && !root.item.is_deleted();
     for (id, root) in roots.trees.iter().filter(live) {
         let item = &root.item;
         let both = [

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vfs::{Context, Errno, FsError};
 
-pub use crate::partitions::{Part, Place, is_image, named};
+pub use crate::partitions::{ImageFile, Part, is_image, named};
 pub use kernel::{is_part_of_source, is_source, point_of, written_by_kernel};
 pub use spinney::{Access, Medium, is_block_device as is_block};
 
@@ -89,14 +89,14 @@ fn in_use_by_other(path: &Path) -> Error {
 
 /// Which bytes of this machine `image` is; `None` in it for all of the file.
 pub fn identity(image: &Path) -> Result<(PathBuf, Option<Span>)> {
-    let place = Place::of(image);
+    let place = ImageFile::of(image);
     let real = place.file.canonicalize().map_err(|e| Error::io(image, &e))?;
     Ok((real, place.span(false)?))
 }
 
 /// Opens an image or a device of this machine, alone.
 pub fn open(path: &Path, access: Access) -> Result<Medium> {
-    let place = Place::of(path);
+    let place = ImageFile::of(path);
     let part = place.span(matches!(access, Access::Write | Access::Mount))?;
     let opened = match part {
         None => Medium::open(&place.file, access),

@@ -28,14 +28,14 @@ pub enum Part {
 
 /// What a name stands for; nothing of it needs to exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct ImageFile {
     pub file: PathBuf,
     pub part: Part,
 }
 
-impl Place {
-    pub fn of(name: &Path) -> Place {
-        let all = Place { file: name.to_owned(), part: Part::All };
+impl ImageFile {
+    pub fn of(name: &Path) -> ImageFile {
+        let all = ImageFile { file: name.to_owned(), part: Part::All };
         if name.exists() {
             return all;
         }
@@ -45,10 +45,10 @@ impl Place {
         match part {
             // The kernel's own device keeps others away better.
             Part::Partition(number) => match node_of(&file, number) {
-                Some(node) => Place { file: node, part: Part::All },
-                None => Place { file, part },
+                Some(node) => ImageFile { file: node, part: Part::All },
+                None => ImageFile { file, part },
             },
-            _ => Place { file, part },
+            _ => ImageFile { file, part },
         }
     }
 
@@ -69,7 +69,7 @@ impl Place {
 
 /// A file or device, or a part of one: an image, and no path of a mount.
 pub fn is_image(name: &Path) -> bool {
-    let place = Place::of(name);
+    let place = ImageFile::of(name);
     match place.part {
         Part::Partition(_) => has_table(&place.file),
         _ => exists(&place.file),
@@ -134,7 +134,7 @@ fn node_of(device: &Path, number: u32) -> Option<PathBuf> {
 /// What to do with `image`, which is no volume.
 pub fn remedy(image: &Path) -> String {
     let name = image.display();
-    let place = Place::of(image);
+    let place = ImageFile::of(image);
     let volumes = match place.part {
         Part::All => volumes_in(image),
         _ => Vec::new(),
@@ -201,12 +201,12 @@ mod tests {
     #[test]
     fn what_exists_is_no_part() {
         let me = std::env::current_exe().unwrap();
-        assert_eq!(Place::of(&me), Place { file: me.clone(), part: Part::All });
+        assert_eq!(ImageFile::of(&me), ImageFile { file: me.clone(), part: Part::All });
         let part = named(&me, Part::Partition(3));
-        assert_eq!(Place::of(&part), Place { file: me.clone(), part: Part::Partition(3) });
+        assert_eq!(ImageFile::of(&part), ImageFile { file: me.clone(), part: Part::Partition(3) });
         // No disk, so it may be a name in a mount.
         assert!(!is_image(&part) && is_image(&named(&me, Part::Bytes { start: 512, most: None })));
         let nowhere = Path::new("/nowhere/d.img@1");
-        assert_eq!(Place::of(nowhere).part, Part::All);
+        assert_eq!(ImageFile::of(nowhere).part, Part::All);
     }
 }

@@ -89,6 +89,11 @@ impl RootItem {
         }
         Ok(item)
     }
+
+    /// The subvolume is deleted: nothing but what drops its tree may look into it, which can be half gone.
+    pub fn is_deleted(&self) -> bool {
+        self.refs == 0
+    }
 }
 
 /// ROOT_REF (parent -> child) and ROOT_BACKREF (child -> parent) share one form.

@@ -26,7 +26,7 @@ use crate::reserver::Reserver;
 use crate::runs::Runs;
 use crate::stats::Stats;
 use btrfs_disk::Logical;
-use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
+use btrfs_disk::ids::block_group::{DATA, METADATA, TYPE_MASK};
 use btrfs_space::{GroupInfo, Kind};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank, RwLock};
@@ -141,7 +141,7 @@ impl Balancer {
 
     /// Empties all block groups of metadata that there are now, and gives them back.
     pub(crate) fn balance_metadata(&self) -> Result<BalanceReport> {
-        self.balance(|flags| flags & (METADATA | DATA | SYSTEM) == METADATA)
+        self.balance(|flags| flags & TYPE_MASK == METADATA)
     }
 
     /// Empties all block groups that `which` flags are of and that there are now. One that cannot

@@ -10,7 +10,7 @@ use super::{BalanceReport, Balancer, Ended, plan};
 use crate::error::IntoFs;
 use crate::reserve::cost;
 use btrfs_disk::ids::BALANCE_OBJECTID;
-use btrfs_disk::ids::block_group::{DATA, METADATA, PROFILE_MASK, SYSTEM};
+use btrfs_disk::ids::block_group::{DATA, METADATA, PROFILE_MASK, SYSTEM, TYPE_MASK};
 use btrfs_disk::items::{BalanceItem, balance_filter};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result as DiskResult, TreeId};
@@ -320,7 +320,7 @@ impl Balancer {
     ) -> bool {
         let now = self.core.space.profile_of(kind_of_group(group));
         let alike = groups.values().filter(|g| g.flags & PROFILE_MASK != now);
-        let mut alike = alike.filter(|g| (g.flags ^ group.flags) & (DATA | METADATA | SYSTEM) == 0);
+        let mut alike = alike.filter(|g| (g.flags ^ group.flags) & TYPE_MASK == 0);
         alike.all(|g| chosen.contains(&g.logical.0))
     }
 
@@ -381,7 +381,7 @@ fn choose(
     for chunk in chunks {
         let Some(group) = groups.get(&chunk.logical.0) else { continue };
         let Some(filter) = plan::filter_of(item, chunk.flags) else { continue };
-        let of_type = chosen.entry(chunk.flags & (DATA | METADATA | SYSTEM)).or_default();
+        let of_type = chosen.entry(chunk.flags & TYPE_MASK).or_default();
         if plan::chooses(filter, chunk, group.used)
             && (of_type.len() as u64) < plan::limits(filter).1
         {

@@ -161,7 +161,7 @@ impl Inodes {
             for inode in self.table.of_tree(tree) {
                 // One that is being erased as well: no step of that follows.
                 let mut state = inode.state.write();
-                if !state.is_there() {
+                if !state.has_items() {
                     continue;
                 }
                 state.erased = true;

@@ -158,17 +158,17 @@ impl Inode {
 
 impl State {
     /// It has items; perhaps not all of them.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn has_items(&self) -> bool {
         self.loaded && !self.erased
     }
 
     /// It has no name, and only who refers to it keeps it.
     pub(crate) fn is_unnamed(&self) -> bool {
-        self.is_there() && self.item.nlink == 0 && self.orphan.is_one()
+        self.has_items() && self.item.nlink == 0 && self.orphan.is_one()
     }
 
     fn usable(&self) -> Result<()> {
-        if self.is_there() && !self.erasing { Ok(()) } else { Err(Errno::ESTALE.into()) }
+        if self.has_items() && !self.erasing { Ok(()) } else { Err(Errno::ESTALE.into()) }
     }
 
     /// EPERM: content stays as it is for good; ETXTBSY: for now.

@@ -187,7 +187,7 @@ impl InodeTable {
                 Err(Reserve::NoMemory) => return Err(Errno::ENOMEM.into()),
                 // Who asks for a number before there is such an inode (by a handle of an earlier mount, say) is about to
                 // hear that there is none.
-                Err(Reserve::InUse) if patience > 0 && !self.is_there(id) => {
+                Err(Reserve::InUse) if patience > 0 && !self.is_loaded(id) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     patience -= 1;
                 }
@@ -196,7 +196,7 @@ impl InodeTable {
         }
     }
 
-    fn is_there(&self, id: InodeId) -> bool {
+    fn is_loaded(&self, id: InodeId) -> bool {
         self.find(id, 0).is_some_and(|inode| inode.state.read().loaded)
     }
 

@@ -84,8 +84,9 @@ impl TreeLog {
         let view = self.core.view();
         assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
         // The log of a subvolume that is deleted says nothing.
-        let lives =
-            |id: &InodeId| view.layers.roots.get(id.tree).is_some_and(|root| root.item.refs > 0);
+        let lives = |id: &InodeId| {
+            view.layers.roots.get(id.tree).is_some_and(|root| !root.item.is_deleted())
+        };
         let work = Work::carried(synced.into_iter().filter(|(id, _)| lives(id)).collect());
         let injection = &self.core.injection;
         if injection.has(Defect::CommitForgetsSynced) {

@@ -46,7 +46,7 @@ fn must_be_dir(state: &State) -> Result<()> {
 
 /// What a name stands for, and where it leads. The directory is held: a rename takes a name away and
 /// gives it again.
-pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<(Target, Place)> {
+pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<(Target, Destination)> {
     let state = dir.read()?;
     must_be_dir(&state)?;
     if name.len() <= vfs::NAME_MAX && state.dir.surely_lacks(name) {
@@ -64,23 +64,23 @@ pub(crate) fn looked_up(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Opt
 }
 
 /// The entry of what a name leads to, with one lookup reference.
-pub(crate) fn entry_of(engine: &Engine, place: Place) -> Result<Entry> {
+pub(crate) fn entry_of(engine: &Engine, place: Destination) -> Result<Entry> {
     match place {
-        Place::Inode(id) => entry_by_id(engine, id),
-        Place::Root(id) => {
+        Destination::Inode(id) => entry_by_id(engine, id),
+        Destination::Root(id) => {
             if engine.subvols.is_coming(id.tree) {
                 // A snapshot that the next commit makes.
                 engine.committer.commit_written_back()?;
             }
             entry_by_id(engine, id)
         }
-        Place::StandIn(ino) => Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 }),
+        Destination::StandIn(ino) => Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 }),
     }
 }
 
 /// Where a name leads.
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum Destination {
     Inode(InodeId),
     /// A subvolume's root directory.
     Root(InodeId),
@@ -94,20 +94,20 @@ pub(crate) fn place_of(
     dir: InodeId,
     name: &[u8],
     target: Target,
-) -> Result<Place> {
+) -> Result<Destination> {
     if !target.is_subvolume() {
-        return Ok(Place::Inode(InodeId::new(dir.tree, target.location.objectid)));
+        return Ok(Destination::Inode(InodeId::new(dir.tree, target.location.objectid)));
     }
     let child = TreeId(target.location.objectid);
     if engine.subvols.is_coming(child) {
-        return Ok(Place::Root(InodeId::new(child, FIRST_FREE_OBJECTID)));
+        return Ok(Destination::Root(InodeId::new(child, FIRST_FREE_OBJECTID)));
     }
     if let Some(subvolume) = engine.subvols.known(child)
         && subvol::hangs_here(&engine.core.view(), dir, name, child)?
     {
-        return Ok(Place::Root(InodeId::new(child, subvolume.root_dir)));
+        return Ok(Destination::Root(InodeId::new(child, subvolume.root_dir)));
     }
-    Ok(Place::StandIn(stand_in(dir.tree, child)?))
+    Ok(Destination::StandIn(stand_in(dir.tree, child)?))
 }
 
 /// An empty directory of the root user.

@@ -3,7 +3,7 @@
 //! A leaf that cannot be read takes its own names away and no others: a listing goes on behind it,
 //! and ends with the error.
 
-use super::lookup::{Place, entry_of, parent_id, place_of};
+use super::lookup::{Destination, entry_of, parent_id, place_of};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, is_stand_in, number};
@@ -25,7 +25,7 @@ struct Name {
     index: u64,
     kind: u8,
     /// `None`: it cannot be told.
-    place: Option<Place>,
+    place: Option<Destination>,
     name: Vec<u8>,
 }
 
@@ -205,10 +205,10 @@ fn behind_lost(view: &View<'_>, dir: InodeId, from: u64) -> Result<Option<u64>> 
     Ok(next.filter(|key| mine(key) && key.offset > from).map(|key| key.offset))
 }
 
-fn number_of(place: Place) -> Result<Ino> {
+fn number_of(place: Destination) -> Result<Ino> {
     match place {
-        Place::Inode(id) | Place::Root(id) => number(id),
-        Place::StandIn(ino) => Ok(ino),
+        Destination::Inode(id) | Destination::Root(id) => number(id),
+        Destination::StandIn(ino) => Ok(ino),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Taking names away.
 
 use super::create::{touch_dir, writable_dir};
-use super::lookup::{Place, find, is_gone};
+use super::lookup::{Destination, find, is_gone};
 use super::subvolume;
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -84,14 +84,14 @@ fn remove_subvolume(
     engine: &Engine,
     dir: &Ref<Inode>,
     name: &[u8],
-    (target, place): (Target, Place),
+    (target, place): (Target, Destination),
     what: What,
 ) -> Result<()> {
     if what == What::File {
         return Err(Errno::EISDIR.into());
     }
     match place {
-        Place::StandIn(_) => subvolume::remove_stand_in(engine, dir, name, target),
+        Destination::StandIn(_) => subvolume::remove_stand_in(engine, dir, name, target),
         _ => subvolume::rmdir(engine, dir.ino, name),
     }
 }

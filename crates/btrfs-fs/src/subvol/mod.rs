@@ -220,7 +220,7 @@ impl Subvolume {
             new_uuid: [0; 16],
             read_only: AtomicBool::new(root.item.flags & ROOT_SUBVOL_RDONLY != 0),
             last_snapshot: AtomicU64::new(root.item.last_snapshot.0),
-            dead: AtomicBool::new(root.item.refs == 0),
+            dead: AtomicBool::new(root.item.is_deleted()),
             committed: AtomicBool::new(true),
             snapshots: AtomicU32::new(0),
             numbers: Numbers::default(),

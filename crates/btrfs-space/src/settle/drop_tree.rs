@@ -153,7 +153,7 @@ impl<R: NodeReader> Settle<'_, R> {
     pub fn drop_relocations(&mut self, state: &mut DropState, budget: &mut usize) -> Result<()> {
         while *budget > 0 && self.has_relocation()? {
             let item = self.root_item(TreeId::RELOC)?;
-            if item.refs != 0 {
+            if !item.is_deleted() {
                 item.refs = 0;
                 (item.drop_progress, item.drop_level) = (Key::MIN, 0);
             }

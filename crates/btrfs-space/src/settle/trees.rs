@@ -72,7 +72,7 @@ impl Tree {
 
     /// The first key that is left of it, where it is being dropped.
     fn begins(&self) -> Key {
-        let dropped = self.item.as_ref().filter(|(_, item)| item.refs == 0);
+        let dropped = self.item.as_ref().filter(|(_, item)| item.is_deleted());
         dropped.map_or(Key::MIN, |(_, item)| item.drop_progress)
     }
 

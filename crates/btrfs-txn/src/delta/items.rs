@@ -3,7 +3,7 @@
 //! All items of one object (an inode, mostly) live together, so that one lock covers what
 //! an operation changes of it.
 
-use super::slots::{Place, Slots};
+use super::slots::{SlotEntry, Slots};
 use super::watch::{SubKey, Watch, is_ref};
 use crate::budget::Changes;
 use crate::object::ObjectId;
@@ -404,7 +404,7 @@ impl<'a> ObjectEdit<'a> {
         self.bytes += len;
         let close = self.lies_close(kind, base);
         let place = match self.object.items.place((kind, offset)) {
-            Place::Taken(slot) => {
+            SlotEntry::Taken(slot) => {
                 let old = slot.value.replace(value).map_or(0, |v| v.len() as i64);
                 self.bytes -= old;
                 if slot.base == Base::Absent {
@@ -412,7 +412,7 @@ impl<'a> ObjectEdit<'a> {
                 }
                 return;
             }
-            Place::Free(place) => place,
+            SlotEntry::Free(place) => place,
         };
         let spread = !close && Self::takes_place(self.run);
         let base = if self.object.born { Base::Absent } else { base };

@@ -24,7 +24,7 @@ pub(super) enum Slots {
 }
 
 /// What is under a key: a slot, or the place for one.
-pub(super) enum Place<'s> {
+pub(super) enum SlotEntry<'s> {
     Taken(&'s mut Slot),
     Free(Vacant<'s>),
 }
@@ -81,7 +81,7 @@ impl Slots {
     }
 
     /// Looks for a key once, whether it is there or comes.
-    pub(super) fn place(&mut self, key: SubKey) -> Place<'_> {
+    pub(super) fn place(&mut self, key: SubKey) -> SlotEntry<'_> {
         if let Slots::Few(few) = self
             && few.len() >= FEW
             && find(few, &key).is_err()
@@ -90,20 +90,20 @@ impl Slots {
         }
         match self {
             Slots::Few(few) => match find(few, &key) {
-                Ok(at) => Place::Taken(&mut few[at].1),
-                Err(at) => Place::Free(Vacant::Few(few, at, key)),
+                Ok(at) => SlotEntry::Taken(&mut few[at].1),
+                Err(at) => SlotEntry::Free(Vacant::Few(few, at, key)),
             },
             Slots::Many(many) => match many.entry(key) {
-                Entry::Occupied(there) => Place::Taken(there.into_mut()),
-                Entry::Vacant(place) => Place::Free(Vacant::Many(place)),
+                Entry::Occupied(there) => SlotEntry::Taken(there.into_mut()),
+                Entry::Vacant(place) => SlotEntry::Free(Vacant::Many(place)),
             },
         }
     }
 
     pub(super) fn insert(&mut self, key: SubKey, slot: Slot) {
         match self.place(key) {
-            Place::Taken(there) => *there = slot,
-            Place::Free(place) => place.fill(slot),
+            SlotEntry::Taken(there) => *there = slot,
+            SlotEntry::Free(place) => place.fill(slot),
         }
     }
 

@@ -198,7 +198,7 @@ impl Entry {
         TreesSum {
             trees: 1,
             subvolumes: u64::from(subvolume),
-            dead: u64::from(subvolume && root.item.refs == 0),
+            dead: u64::from(subvolume && root.item.is_deleted()),
             height: if counts { root.root.level } else { 0 },
             shared: subvolume && root.item.last_snapshot.0 != 0,
         }

@@ -71,7 +71,7 @@ fn run(mut args: Args) -> Result<Exit> {
 fn gather(offline: &Offline) -> Result<Facts> {
     let chunks = offline.volume.chunks();
     let roots = offline.root_items()?;
-    let alive = roots.iter().filter(|(root, item)| root.id.is_subvolume() && item.refs != 0);
+    let alive = roots.iter().filter(|(root, item)| root.id.is_subvolume() && !item.is_deleted());
     Ok(Facts {
         sb: offline.volume.superblock(),
         subvolumes: alive.count(),

@@ -6,7 +6,7 @@ use super::Command;
 use super::offline::{chunk_flags, uuid};
 use crate::args::{self, Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image::{self, Access, Place, is_block};
+use crate::image::{self, Access, ImageFile, is_block};
 use crate::inside::volumes::At;
 use crate::inside::{self, CopyRules};
 use crate::marks;
@@ -145,7 +145,7 @@ fn fill(device: Arc<dyn BlockDevice>, root: &Path, wanted: &Wanted) -> Result<()
 /// The top is that of `root`, where nothing else is asked for.
 fn copy(volume: &Volume, root: &Path, wanted: &Wanted) -> Result<()> {
     let top = volume.root().at(volume, b"/")?;
-    let image = Place::of(Path::new(&wanted.image)).file;
+    let image = ImageFile::of(Path::new(&wanted.image)).file;
     inside::transfer(volume, CopyRules::SAME).in_image(&image).import_into(root, &top, b"/")?;
     let (uid, gid) = wanted.owner.unzip();
     let cx = inside::context();
@@ -335,7 +335,7 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
 
 /// It, or what it is a part of.
 fn exists(path: &Path) -> bool {
-    Place::of(path).file.exists()
+    ImageFile::of(path).file.exists()
 }
 
 fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result, io_text, say_error};
-use crate::image::{self, Place};
+use crate::image::{self, ImageFile};
 use crate::mount::again;
 use crate::mount::background::{self, Reporter};
 use crate::mount::guard::MountTarget;
@@ -265,7 +265,7 @@ fn start(mut words: Words) -> Result<Exit> {
     let [image, point] = <[OsString; 2]>::try_from(words.operands)
         .map_err(|_| Error::usage("expected an image and a directory"))?;
     let image = words.options.slice.of(Path::new(&image))?;
-    let real = Place::of(&image).real().map_err(|e| Error::io(&image, &e))?;
+    let real = ImageFile::of(&image).real().map_err(|e| Error::io(&image, &e))?;
     let (file, part) = image::identity(&real)?;
     let request = Request {
         image: real,

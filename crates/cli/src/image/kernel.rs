@@ -1,6 +1,6 @@
 //! Which mounts of this machine are of an image, also over loop devices.
 
-use super::{Place, identity};
+use super::{ImageFile, identity};
 use crate::mounts::{self, MountEntry};
 use crate::sys;
 use spinney::{Span, devices_over};
@@ -53,7 +53,7 @@ pub fn is_part_of_source(image: &Path, source: &Path) -> bool {
 /// Where the kernel's own file systems have a byte of `image` mounted so that they may write to it. That
 /// is also where it is to be read only: a log that is pending is replayed all the same.
 pub fn written_by_kernel(image: &Path) -> Option<PathBuf> {
-    let place = Place::of(image);
+    let place = ImageFile::of(image);
     let part = place.span(false).ok()?;
     let is_over =
         |source: &Path| devices_over(&place.file, part).iter().any(|(device, _)| device == source);

@@ -16,7 +16,7 @@ pub use spinney::tree::{
 pub use volumes::{Failures, Scope, Volumes};
 
 use crate::error::{Error, Result, say_error};
-use crate::image::Place;
+use crate::image::ImageFile;
 use crate::output::human;
 use crate::progress::{self, Progress};
 use btrfs_image::is_of_all;
@@ -31,7 +31,7 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
     let progress = Progress::new();
     // Thousands of files may have the same, and losses are not to drown in them.
     let told = RefCell::new(BTreeSet::new());
-    let transfer = Transfer::new(volume, rules).in_image(&Place::of(volume.name()).file);
+    let transfer = Transfer::new(volume, rules).in_image(&ImageFile::of(volume.name()).file);
     transfer.on_event(move |event| match event {
         TransferEvent::LeftOut { path, .. } => {
             progress::wipe();

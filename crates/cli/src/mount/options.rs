@@ -6,7 +6,7 @@
 
 use crate::args::size;
 use crate::error::{Error, Result};
-use crate::image::{Part, Place, named};
+use crate::image::{ImageFile, Part, named};
 use crate::mount::machine::Limits;
 use crate::rescue_options::RescueOptions;
 use crate::sys;
@@ -60,7 +60,7 @@ impl Slice {
         if self.offset.is_none() && self.limit.is_none() {
             return Ok(image.to_owned());
         }
-        let place = Place::of(image);
+        let place = ImageFile::of(image);
         if place.part != Part::All {
             return Err(Error::usage("an image's part has no offset= or sizelimit="));
         }

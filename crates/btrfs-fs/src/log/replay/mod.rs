@@ -76,7 +76,7 @@ impl Forest {
 
 /// The log of a subvolume that was deleted in the same transaction says nothing any more.
 fn lives(core: &Core, tree: &LogTree) -> bool {
-    core.roots().get(tree.subvol).is_some_and(|root| root.item.refs > 0)
+    core.roots().get(tree.subvol).is_some_and(|root| !root.item.is_deleted())
 }
 
 fn claim_nodes(core: &Core, forest: &Forest) -> Result<()> {

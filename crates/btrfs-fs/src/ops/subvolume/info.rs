@@ -118,7 +118,7 @@ fn describe(
     let time = |t: Timespec| -> Time { (t.sec, t.nsec) };
     // One item says both: who renames it meanwhile puts another in its place.
     let (parent, name) = subvol::place_of(view, tree)?.unzip();
-    let dead = item.refs == 0 || engine.subvols.get(tree).is_none();
+    let dead = item.is_deleted() || engine.subvols.get(tree).is_none();
     Ok(SubvolumeInfo {
         id: SubvolId(tree.0),
         parent: parent.map(|parent| SubvolId(parent.tree.0)),

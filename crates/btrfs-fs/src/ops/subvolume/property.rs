@@ -139,7 +139,7 @@ pub(super) fn close_to_writers<'s>(
 pub(crate) fn mend_flags(engine: &Engine) -> Result<()> {
     let mute = |item: &RootItem| {
         let heeded = item.inode.flags & inode_flags::ROOT_ITEM_INIT != 0;
-        item.refs != 0 && item.flags & ROOT_SUBVOL_RDONLY != 0 && !heeded
+        !item.is_deleted() && item.flags & ROOT_SUBVOL_RDONLY != 0 && !heeded
     };
     let roots = engine.core.roots();
     let trees = roots.trees.iter().filter(|(id, root)| id.is_subvolume() && mute(&root.item));

@@ -110,7 +110,7 @@ fn put(
     let mut dir_state = engine.write(dir)?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
     let source = engine.core.roots().get(new.from).map(|root| root.item);
-    let source = source.filter(|item| item.refs != 0);
+    let source = source.filter(|item| !item.is_deleted());
     let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
     let before = (dir_state.item.mtime, dir_state.item.ctime);
     change(&engine.core, |op| {

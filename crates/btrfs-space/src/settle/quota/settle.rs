@@ -187,7 +187,7 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut found = self.trees_of_commit();
         let reader = self.reader();
         TreeItems::new(&reader, &root).scan(Key::MIN, Key::MAX, &mut |key, data| {
-            if key.kind == kind::ROOT_ITEM && (dead || RootItem::parse(data)?.refs > 0) {
+            if key.kind == kind::ROOT_ITEM && (dead || !RootItem::parse(data)?.is_deleted()) {
                 found.push(TreeId(key.objectid));
             }
             Ok(())

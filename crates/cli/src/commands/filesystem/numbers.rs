@@ -4,7 +4,7 @@
 use crate::commands::subvolume::place::VolumePath;
 use crate::door::Door;
 use crate::error::Result;
-use crate::image::{self, Place};
+use crate::image::{self, ImageFile};
 use crate::mounts;
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::block_group::{self, DATA, METADATA, PROFILE_MASK, SYSTEM, TYPE_MASK};
@@ -29,7 +29,7 @@ pub fn of(place: &VolumePath) -> Result<Numbers> {
     match place {
         VolumePath::Image(inside) => {
             let volume = image::look(&inside.image, &Subvol::Id(TreeId::FS))?;
-            let (usage, device) = (volume.usage()?, Place::of(&inside.image).real());
+            let (usage, device) = (volume.usage()?, ImageFile::of(&inside.image).real());
             let device = device.unwrap_or_else(|_| inside.image.clone());
             Ok(Numbers::new(usage, device, false))
         }
@@ -42,7 +42,7 @@ pub fn of(place: &VolumePath) -> Result<Numbers> {
 
 /// Of a device, an image or a part of one.
 fn length_of(device: &Path) -> Option<u64> {
-    let place = Place::of(device);
+    let place = ImageFile::of(device);
     match place.span(false).ok()? {
         Some(part) => Some(part.len),
         None => File::open(place.file).and_then(|mut file| file.seek(SeekFrom::End(0))).ok(),

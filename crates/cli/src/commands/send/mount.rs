@@ -160,7 +160,7 @@ impl Source for Mount {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
             Err(error) => return Err(fs_error(error)),
         };
-        let read_only = now.refs != 0 && now.flags & ROOT_SUBVOL_RDONLY != 0;
+        let read_only = !now.is_deleted() && now.flags & ROOT_SUBVOL_RDONLY != 0;
         Ok(read_only && now.ctransid == subvolume.item.ctransid)
     }
 }

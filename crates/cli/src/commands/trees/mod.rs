@@ -99,7 +99,7 @@ impl Trees {
     pub fn subvolumes(&self) -> Result<Vec<TreeRoot>> {
         let all = self.roots()?.into_iter();
         Ok(all
-            .filter(|(root, item)| root.id.is_subvolume() && item.refs > 0)
+            .filter(|(root, item)| root.id.is_subvolume() && !item.is_deleted())
             .map(|f| f.0)
             .collect())
     }

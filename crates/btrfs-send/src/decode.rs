@@ -80,7 +80,7 @@ impl<R: Read> Decoder<R> {
         if got < header.len() {
             return Err(Problem::Truncated);
         }
-        self.offset += header.len() as u64;
+        self.offset += wire::wide(header.len());
         let version = u32::from_le_bytes([header[13], header[14], header[15], header[16]]);
         self.protocol = Some(Protocol::of(version)?);
         Ok(self.protocol)
@@ -93,7 +93,7 @@ impl<R: Read> Decoder<R> {
         let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
         let number = u16::from_le_bytes([header[4], header[5]]);
         let said = u32::from_le_bytes([header[6], header[7], header[8], header[9]]);
-        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        let bytes = wire::index(len);
         if bytes > protocol.longest() {
             return Err(Problem::TooLong(len));
         }
@@ -103,7 +103,7 @@ impl<R: Read> Decoder<R> {
         if found != said {
             return Err(Problem::Checksum(found, said));
         }
-        self.offset += (wire::COMMAND_HEADER + bytes) as u64;
+        self.offset += wire::wide(wire::COMMAND_HEADER + bytes);
         let known = Number::of(number).filter(|number| protocol.has(*number));
         known.ok_or(Problem::UnknownCommand(number))
     }
@@ -123,7 +123,7 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Problem>
     Ok(got)
 }
 
-const KINDS: usize = Attr::VeritySignature as usize + 1;
+const KINDS: usize = Attr::VeritySignature.slot() + 1;
 
 struct Attributes<'a> {
     found: [Option<&'a [u8]>; KINDS],
@@ -148,7 +148,7 @@ impl<'a> Attributes<'a> {
                 rest = behind;
                 value
             };
-            if found[attr as usize].replace(value).is_some() {
+            if found[attr.slot()].replace(value).is_some() {
                 return Err(Problem::Twice("an attribute"));
             }
         }
@@ -156,7 +156,7 @@ impl<'a> Attributes<'a> {
     }
 
     fn bytes(&self, attr: Attr, what: &'static str) -> Result<&'a [u8], Problem> {
-        self.found[attr as usize].ok_or(Problem::Missing(what))
+        self.found[attr.slot()].ok_or(Problem::Missing(what))
     }
 
     fn fixed<const N: usize>(&self, attr: Attr, what: &'static str) -> Result<[u8; N], Problem> {
@@ -306,7 +306,7 @@ fn read_content<'a>(number: Number, from: &Attributes<'a>) -> Result<Command<'a>
 }
 
 fn piece<'a>(from: &Attributes<'a>) -> Result<CompressedPiece<'a>, Problem> {
-    let encryption = from.found[Attr::Encryption as usize];
+    let encryption = from.found[Attr::Encryption.slot()];
     if encryption.is_some_and(|kind| kind.iter().any(|byte| *byte != 0)) {
         return Err(Problem::Senseless("content is encrypted"));
     }
@@ -349,7 +349,7 @@ fn read_metadata<'a>(number: Number, from: &Attributes<'a>) -> Result<Command<'a
             atime: from.time(Attr::Atime, "an access time")?,
             mtime: from.time(Attr::Mtime, "a modification time")?,
             ctime: from.time(Attr::Ctime, "a change time")?,
-            otime: match from.found[Attr::Otime as usize] {
+            otime: match from.found[Attr::Otime.slot()] {
                 Some(_) => Some(from.time(Attr::Otime, "a creation time")?),
                 None => None,
             },

@@ -53,16 +53,16 @@ impl<W: Write> Encoder<W> {
             return Err(Error { offset, problem });
         }
         if !self.protocol.has(number) {
-            return Err(Error { offset, problem: Problem::UnknownCommand(number as u16) });
+            return Err(Error { offset, problem: Problem::UnknownCommand(number.number()) });
         }
         let attributes = self.buffer.len() - wire::COMMAND_HEADER;
         let len = u32::try_from(attributes).unwrap_or(u32::MAX);
         if attributes > self.protocol.longest() {
             return Err(Error { offset, problem: Problem::TooLong(len) });
         }
-        let sum = wire::checksum(len, number as u16, &self.buffer[wire::COMMAND_HEADER..]);
+        let sum = wire::checksum(len, number.number(), &self.buffer[wire::COMMAND_HEADER..]);
         self.buffer[..4].copy_from_slice(&len.to_le_bytes());
-        self.buffer[4..6].copy_from_slice(&(number as u16).to_le_bytes());
+        self.buffer[4..6].copy_from_slice(&number.number().to_le_bytes());
         self.buffer[6..10].copy_from_slice(&sum.to_le_bytes());
         self.flush_buffer()
     }
@@ -70,7 +70,7 @@ impl<W: Write> Encoder<W> {
     fn flush_buffer(&mut self) -> Result<(), Error> {
         let offset = self.offset;
         self.to.write_all(&self.buffer).map_err(|e| Error { offset, problem: Problem::Io(e) })?;
-        self.offset += self.buffer.len() as u64;
+        self.offset += wire::wide(self.buffer.len());
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl Attributes<'_> {
             self.wrong = Some(Problem::AttributeLength("an attribute"));
             return self;
         };
-        self.buffer.extend_from_slice(&(attr as u16).to_le_bytes());
+        self.buffer.extend_from_slice(&attr.number().to_le_bytes());
         self.buffer.extend_from_slice(&len.to_le_bytes());
         self.buffer.extend_from_slice(value);
         self
@@ -139,7 +139,7 @@ impl Attributes<'_> {
             self.bytes(Attr::Data, data);
             return;
         }
-        self.buffer.extend_from_slice(&(Attr::Data as u16).to_le_bytes());
+        self.buffer.extend_from_slice(&Attr::Data.number().to_le_bytes());
         self.buffer.extend_from_slice(data);
     }
 }

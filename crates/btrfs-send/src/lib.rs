@@ -10,6 +10,8 @@
 //! business.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
+// Where bytes become numbers a cut one is a wrong answer.
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 #![forbid(unsafe_code)]
 
 mod command;

@@ -85,6 +85,12 @@ macro_rules! numbers {
                     _ => None,
                 }
             }
+
+            /// As streams have it.
+            #[allow(clippy::as_conversions, reason = "its own representation")]
+            pub(crate) const fn number(self) -> u16 {
+                self as u16
+            }
         }
     };
 }
@@ -160,6 +166,24 @@ numbers! {
     VeritySignature = 35,
 }
 
+impl Attr {
+    /// Its place among all of them.
+    #[allow(clippy::as_conversions, reason = "no index has fewer than 16 bits")]
+    pub(crate) const fn slot(self) -> usize {
+        self.number() as usize
+    }
+}
+
+/// A length that a stream says. One that no memory has is longer than any command may be.
+pub(crate) fn index(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+/// A length in memory as part of an offset in the stream.
+pub(crate) fn wide(len: usize) -> u64 {
+    u64::try_from(len).expect("no target has longer indices")
+}
+
 /// Makes the checksums of a stream's commands right, whatever the commands are, up to where it is
 /// none any more. For tests.
 #[doc(hidden)]
@@ -168,7 +192,7 @@ pub fn mend(stream: &mut [u8]) {
     while let Some(header) = stream.get(at..at + COMMAND_HEADER) {
         let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
         let number = u16::from_le_bytes([header[4], header[5]]);
-        let end = (at + COMMAND_HEADER).saturating_add(len as usize);
+        let end = (at + COMMAND_HEADER).saturating_add(index(len));
         let Some(attributes) = stream.get(at + COMMAND_HEADER..end) else { return };
         let sum = checksum(len, number, attributes);
         stream[at + 6..at + COMMAND_HEADER].copy_from_slice(&sum.to_le_bytes());

@@ -52,7 +52,8 @@ impl Descriptor {
         }
         let salt = &bytes[SALT..][..usize::from(salt_len)];
         let params = Params::with_log(algorithm, log_block, salt)?;
-        let signature_len = u32::from_le_bytes(array(bytes, SIGNATURE_LEN)) as usize;
+        let signature_len = u32::from_le_bytes(array(bytes, SIGNATURE_LEN));
+        let signature_len = usize::try_from(signature_len).unwrap_or(usize::MAX);
         let signature = bytes[DESCRIPTOR_SIZE..].get(..signature_len).ok_or_else(|| {
             Bad(format!("verity signature of {signature_len} bytes in {}", bytes.len()))
         })?;
@@ -67,7 +68,7 @@ impl Descriptor {
     /// As it is stored.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = self.bare().to_vec();
-        let len = self.signature.len() as u32;
+        let len = u32::try_from(self.signature.len()).expect("shorter than a descriptor");
         bytes[SIGNATURE_LEN..DATA_SIZE].copy_from_slice(&len.to_le_bytes());
         bytes.extend_from_slice(&self.signature);
         bytes
@@ -86,7 +87,8 @@ impl Descriptor {
     fn bare(&self) -> [u8; DESCRIPTOR_SIZE] {
         let Params { algorithm, log_block, salt } = &self.params;
         let mut bytes = [0; DESCRIPTOR_SIZE];
-        bytes[..4].copy_from_slice(&[VERSION, algorithm.number(), *log_block, salt.len() as u8]);
+        let salt_len = u8::try_from(salt.len()).expect("32 bytes at most");
+        bytes[..4].copy_from_slice(&[VERSION, algorithm.number(), *log_block, salt_len]);
         bytes[DATA_SIZE..ROOT_HASH].copy_from_slice(&self.data_size.to_le_bytes());
         let root = self.root_hash.as_bytes();
         bytes[ROOT_HASH..][..root.len()].copy_from_slice(root);

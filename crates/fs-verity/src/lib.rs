@@ -7,6 +7,8 @@
 //! of [`MAX_LEVELS`] levels; sizes are checked before they are used.
 #![cfg_attr(not(test), deny(unreachable_pub))]
 #![deny(missing_docs)]
+// Where bytes become numbers a cut one is a wrong answer.
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 #![forbid(unsafe_code)]
 
 mod builder;

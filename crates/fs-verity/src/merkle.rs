@@ -26,7 +26,8 @@ impl Params {
         if !block_size.is_power_of_two() {
             return Err(Bad(format!("verity block of {block_size} bytes")));
         }
-        Params::with_log(algorithm, block_size.trailing_zeros() as u8, salt)
+        let log_block = u8::try_from(block_size.trailing_zeros()).expect("of 32 bits at most");
+        Params::with_log(algorithm, log_block, salt)
     }
 
     pub(crate) fn with_log(algo: HashAlgorithm, log_block: u8, salt: &[u8]) -> Result<Params, Bad> {
@@ -49,6 +50,12 @@ impl Params {
         1 << self.log_block
     }
 
+    /// Hashes that a block of the tree has.
+    fn hashes_in_block(&self) -> u64 {
+        let size = u32::try_from(self.algorithm.size()).expect("64 bytes at most");
+        u64::from(self.block_size() / size)
+    }
+
     /// What each block has in front.
     pub fn salt(&self) -> &[u8] {
         &self.salt
@@ -61,6 +68,8 @@ pub struct Merkle {
     salted: Salted,
     algorithm: HashAlgorithm,
     log_block: u8,
+    /// Hashes that a block of the tree has.
+    each: u64,
     size: u64,
     /// From level 0 up: number of the first block in the tree, and how many.
     levels: Vec<(u64, u64)>,
@@ -79,7 +88,7 @@ impl Merkle {
     /// Of content of `size` bytes.
     pub fn new(params: &Params, size: u64) -> Result<Merkle, Bad> {
         let log_block = params.log_block;
-        let each = params.block_size() as u64 / params.algorithm.size() as u64;
+        let each = params.hashes_in_block();
         let mut counts = Vec::new();
         let mut blocks = size.div_ceil(1 << log_block);
         while blocks > 1 {
@@ -97,7 +106,7 @@ impl Merkle {
         }
         levels.reverse();
         let salted = Salted::new(params.algorithm, &params.salt);
-        Ok(Merkle { salted, algorithm: params.algorithm, log_block, size, levels })
+        Ok(Merkle { salted, algorithm: params.algorithm, log_block, each, size, levels })
     }
 
     /// Bytes of a block, of the content as of the tree.
@@ -128,9 +137,9 @@ impl Merkle {
     /// Where `level` has the hash of block `index` of what is below it.
     pub fn place(&self, index: u64) -> HashLocation {
         let size = self.algorithm.size();
-        let each = (self.block_size() / size) as u64;
-        let at = (index % each) as usize * size;
-        HashLocation { index: index / each, range: at..at + size }
+        let within = usize::try_from(index % self.each).expect("less than a block has");
+        let at = within * size;
+        HashLocation { index: index / self.each, range: at..at + size }
     }
 
     /// Where in the tree block `index` of `level` begins, in bytes.

@@ -69,8 +69,8 @@ const STATES: [BalanceState; 5] = [
 ];
 
 fn write_status(status: &BalanceStatus) -> Vec<u8> {
-    let state = STATES.iter().position(|state| *state == status.state).unwrap_or(0) as u64;
-    let (report, errno) = (&status.report, status.errno as u64);
+    let state = wire::position(&STATES, &status.state);
+    let (report, errno) = (&status.report, i64::from(status.errno).cast_unsigned());
     let numbers = [
         state,
         u64::from(status.stopping),
@@ -82,7 +82,7 @@ fn write_status(status: &BalanceStatus) -> Vec<u8> {
         report.groups,
         report.relocated_extents,
         report.rewritten_nodes,
-        report.time.as_nanos() as u64,
+        wire::nanoseconds(report.time),
     ];
     let mut out = numbers.map(u64::to_le_bytes).concat();
     out.extend(status.item.to_vec());

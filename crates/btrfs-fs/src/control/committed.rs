@@ -8,7 +8,7 @@
 //! All of it is for administrators. To ask who a caller is costs more than most answers, so only
 //! [`wire::COMMITTED_TREE`] does; it hands out a number that nobody can guess, and who has it may go on.
 
-use super::wire::{self, number, put};
+use super::wire::{self, len64, number, put};
 use super::{administrator, some};
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
@@ -107,9 +107,15 @@ fn references(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     all.dedup();
     all.truncate(wire::len(wire::COMMITTED_REFERENCES) / 16 - 1);
     let mut answer = Vec::new();
-    put(&mut answer, &[all.len() as u64]);
+    put(&mut answer, &[len64(&all)]);
     all.iter().for_each(|(ino, base)| put(&mut answer, &[*ino, *base]));
     Ok(answer)
+}
+
+/// For an answer of `len` bytes; EINVAL: `command` has no room for it.
+fn room(len: u64, command: u32) -> Result<Vec<u8>> {
+    let len = usize::try_from(len).ok().filter(|len| *len <= wire::len(command));
+    Ok(vec![0; len.ok_or(Errno::EINVAL)?])
 }
 
 /// Content of a file, zeros in holes and behind its end.
@@ -121,10 +127,10 @@ fn content(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     let inode = btrfs_tree::get(committed.nodes(), &root, &key).fs()?;
     let inode = inode.ok_or(vfs::FsError::Posix(Errno::ENOENT))?;
     let flags = InodeItem::read(inode.data()).fs()?.flags;
-    if len > wire::len(wire::COMMITTED_CONTENT) as u64 || offset.checked_add(len).is_none() {
+    if offset.checked_add(len).is_none() {
         return Err(Errno::EINVAL.into());
     }
-    let mut answer = vec![0; len as usize];
+    let mut answer = room(len, wire::COMMITTED_CONTENT)?;
     committed.read(TreeId(id), ino, flags, offset, &mut answer)?;
     Ok(answer)
 }
@@ -146,10 +152,10 @@ fn stored(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     let end = skip.checked_add(len).filter(|end| *end <= fields.disk_num_bytes);
     let sector = u64::from(committed.nodes().geometry().sector_size);
     let whole = skip.is_multiple_of(sector) && len.is_multiple_of(sector);
-    if end.is_none() || !whole || len > wire::len(wire::COMMITTED_STORED) as u64 {
+    if end.is_none() || !whole {
         return Err(Errno::EINVAL.into());
     }
-    let mut answer = vec![0; len as usize];
+    let mut answer = room(len, wire::COMMITTED_STORED)?;
     committed.read_stored(inode.flags, &fields, skip, &mut answer)?;
     Ok(answer)
 }

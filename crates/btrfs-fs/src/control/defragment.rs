@@ -49,7 +49,7 @@ fn read(input: &[u8]) -> Result<Defragment> {
     if flags & !(COMPRESS | START_IO | COMPRESS_LEVEL | UNSHARE) != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    let (target, compression) = (last as u32, (last >> 32) as u32);
+    let [target, compression] = wire::halves(last);
     let compress = if flags & COMPRESS == 0 { None } else { Some(method(flags, compression)?) };
     let target = u64::from(if target == 0 { TARGET } else { target });
     Ok(Defragment { start, len, target, compress, unshare: flags & UNSHARE != 0 })
@@ -58,18 +58,23 @@ fn read(input: &[u8]) -> Result<Defragment> {
 fn method(flags: u64, compression: u32) -> Result<Method> {
     let (kind, level) = match flags & COMPRESS_LEVEL {
         0 => (compression, 0),
-        _ => (compression & 0xff, i32::from((compression >> 8) as u8 as i8)),
+        _ => {
+            let [kind, level, _, _] = compression.to_le_bytes();
+            (kind.into(), level.cast_signed().into())
+        }
     };
     // Nothing said is zlib.
-    let name = METHODS.get(kind.max(1) as usize).ok_or(Errno::EINVAL)?;
+    let kind = usize::try_from(kind.max(1)).ok();
+    let name = kind.and_then(|kind| METHODS.get(kind)).ok_or(Errno::EINVAL)?;
     Method::parse(&format!("{name}:{level}")).ok_or(Errno::EINVAL.into())
 }
 
 /// A question of [`wire::DEFRAG_RANGE`].
 pub fn write_defragment(wish: &Defragment) -> Vec<u8> {
     let kind = wish.compress.and_then(|m| METHODS.iter().position(|name| *name == m.name()));
-    let level = wish.compress.map_or(0, |method| method.level as i8 as u8);
-    let compression = kind.unwrap_or(0) as u32 | u32::from(level) << 8;
+    let level = wish.compress.map_or(0, |method| method.level.to_le_bytes()[0]);
+    let kind = u32::try_from(kind.unwrap_or(0)).expect("four names");
+    let compression = kind | u32::from(level) << 8;
     let mut flags = START_IO;
     flags |= if wish.compress.is_some() { COMPRESS | COMPRESS_LEVEL } else { 0 };
     flags |= if wish.unshare { UNSHARE } else { 0 };

@@ -5,7 +5,7 @@
 //!
 //! What it does not know: how many may wait.
 
-use super::wire::{VolArgs, kernels as wire, number};
+use super::wire::{VolArgs, halves, kernels as wire, number};
 use super::{administrator, some};
 use crate::fs::BtrfsFs;
 use crate::subvol::SubvolId;
@@ -220,7 +220,7 @@ fn asked_size(text: &[u8]) -> Result<(u64, NewSize)> {
         "" => Some(0),
         _ => ["k", "m", "g", "t", "p", "e"].iter().position(|u| unit.eq_ignore_ascii_case(u)),
     };
-    let shift = power.map(|at| if unit.is_empty() { 0 } else { 10 * (at as u32 + 1) });
+    let shift = power.map(|at| if unit.is_empty() { 0 } else { 10 * (at + 1) });
     let bytes = digits.parse::<u64>().ok().filter(|bytes| least && *bytes != 0);
     let bytes = bytes.zip(shift).and_then(|(bytes, shift)| bytes.checked_mul(1 << shift));
     Ok((devid, how(some(bytes)?)))
@@ -237,7 +237,7 @@ fn wait_for_rescan(fs: &BtrfsFs, asker: &dyn Asker) -> Result<Controlled> {
 
 /// Anybody may. What the others of the kernel's words tell stands in the record, which nothing brings back.
 fn wait_for_deleted(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Controlled> {
-    let (id, mode) = (some(number(input, 0))?, some(number(input, 8))? as u32);
+    let (id, [mode, _]) = (some(number(input, 0))?, halves(some(number(input, 8))?));
     let ids = match mode {
         wire::FOR_QUEUED => Vec::new(),
         wire::FOR_ONE if id != 0 && !(FIRST_FREE_OBJECTID..=LAST_FREE_OBJECTID).contains(&id) => {

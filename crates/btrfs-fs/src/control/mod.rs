@@ -3,6 +3,9 @@
 //! Decodes, calls, encodes. Who may do what the calls themselves decide (`subvolumes`), but for
 //! what the kernel leaves to administrators alone: that is asked here.
 
+// Where bytes become numbers a cut one is a wrong answer.
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
+
 mod balance;
 mod committed;
 mod defragment;

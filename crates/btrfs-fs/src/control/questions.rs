@@ -4,7 +4,7 @@
 //! that the kernel finds by pointers of the caller do not reach a server: docs/SEMANTICS.md
 //! lists those questions.
 
-use super::wire::{self, Record, kernels, number, put};
+use super::wire::{self, Record, kernels, len64, number, put};
 use super::{administrator, some};
 use super::{lookup, search};
 use crate::error::IntoFs;
@@ -76,7 +76,8 @@ fn fs_info(fs: &BtrfsFs) -> Result<Vec<u8>> {
     let sb = fs.open()?.core.volume.superblock();
     let (f, geometry) = (&sb.fields, sb.geometry().fs()?);
     let sizes = [f.nodesize, f.sectorsize, f.sectorsize].map(u32::to_le_bytes).concat();
-    let sums = [f.csum_type, geometry.csum.size() as u16].map(u16::to_le_bytes).concat();
+    let csum_size = u16::try_from(geometry.csum.size()).expect("32 bytes at most");
+    let sums = [f.csum_type, csum_size].map(u16::to_le_bytes).concat();
     let parts: [(usize, &[u8]); 6] = [
         (0, &numbers(&[f.dev_item.devid, f.num_devices])),
         (16, &f.fsid),
@@ -121,9 +122,9 @@ fn dev_stats(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Vec<u8>> {
         }
         _ => return Err(Errno::EOPNOTSUPP.into()),
     };
-    let count = (errors.len() as u64).min(most);
-    let told = numbers(&errors[..count as usize]);
-    Ok(record(wire::GET_DEV_STATS, &[(0, &numbers(&[id, count, flags])), (24, &told)]))
+    let told = &errors[..errors.len().min(usize::try_from(most).unwrap_or(usize::MAX))];
+    let head = numbers(&[id, len64(told), flags]);
+    Ok(record(wire::GET_DEV_STATS, &[(0, &head), (24, &numbers(told))]))
 }
 
 fn features(fs: &BtrfsFs) -> Result<Vec<u8>> {
@@ -157,16 +158,15 @@ fn subvolume(info: &SubvolumeInfo) -> Vec<u8> {
 
 /// The subvolumes right below the one around `ino`, by number.
 fn inside(fs: &BtrfsFs, ino: Ino, least: u64) -> Result<Vec<u8>> {
+    /// What a byte can count.
     const MOST: usize = 255;
     let above = fs.subvolume_of(ino)?.0;
     let below = |info: &SubvolumeInfo| info.parent == Some(above) && info.id >= SubvolId(least);
     let all: Vec<_> = fs.subvolumes()?.into_iter().filter(below).collect();
-    if all.len() > MOST {
-        return Err(Errno::EOVERFLOW.into());
-    }
+    let count = u8::try_from(all.len()).map_err(|_| Errno::EOVERFLOW)?;
     let refs: Vec<u64> = all.iter().flat_map(|info| [info.id.0, info.directory]).collect();
     let next = all.last().map_or(least, |last| last.id.0 + 1);
     let parts: [(usize, &[u8]); 3] =
-        [(0, &numbers(&[next])), (8, &numbers(&refs)), (8 + MOST * 16, &[all.len() as u8])];
+        [(0, &numbers(&[next])), (8, &numbers(&refs)), (8 + MOST * 16, &[count])];
     Ok(record(wire::GET_SUBVOL_ROOTREF, &parts))
 }

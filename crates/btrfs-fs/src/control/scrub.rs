@@ -86,15 +86,15 @@ fn status(fs: &BtrfsFs, asker: &dyn Asker) -> Result<Controlled> {
 
 /// An answer of [`wire::SCRUB_STATUS`], and what [`wire::SCRUB_CONTINUE`] is given.
 pub fn write_status(status: &ScrubStatus) -> Vec<u8> {
-    let state = STATES.iter().position(|state| *state == status.state).unwrap_or(0) as u64;
+    let state = wire::position(&STATES, &status.state);
     let head: [u64; HEAD] = [
         state,
         u64::from(status.read_only),
         status.started.cast_unsigned(),
-        status.time.as_nanos() as u64,
+        wire::nanoseconds(status.time),
         status.total,
         status.next,
-        status.errno as u64,
+        i64::from(status.errno).cast_unsigned(),
     ];
     let done = status.done.list().into_iter().map(|(_, number)| number);
     let mut answer: Vec<u8> = head.into_iter().chain(done).flat_map(u64::to_le_bytes).collect();

@@ -77,7 +77,8 @@ pub(super) fn search(engine: &Engine, own: TreeId, record: &[u8]) -> Result<Vec<
 
 fn push(answer: &mut Vec<u8>, commit: u64, key: &Key, data: &[u8]) {
     put(answer, &[commit, key.objectid, key.offset]);
+    let len = u32::try_from(data.len()).expect("an item fits its node");
     answer.extend_from_slice(&u32::from(key.kind).to_le_bytes());
-    answer.extend_from_slice(&(data.len() as u32).to_le_bytes());
+    answer.extend_from_slice(&len.to_le_bytes());
     answer.extend_from_slice(data);
 }

@@ -37,7 +37,7 @@ fn measure(fs: &BtrfsFs, ino: Ino, input: &[u8]) -> Result<Controlled> {
     let room = u16::from_le_bytes(room.ok_or(Errno::EINVAL)?);
     let descriptor = fs.measure_verity(ino)?;
     let digest = descriptor.digest();
-    let len = digest.as_bytes().len() as u16;
+    let len = u16::try_from(digest.as_bytes().len()).expect("64 bytes at most");
     if room < len {
         return Err(Errno::EOVERFLOW.into());
     }
@@ -57,7 +57,8 @@ fn read(input: &[u8]) -> Result<VerityWish> {
     if number(0) != VERSION || reserved {
         return Err(Errno::EINVAL.into());
     }
-    let (salt, signature) = (number(12) as usize, number(24) as usize);
+    let size = |at| usize::try_from(number(at)).unwrap_or(usize::MAX);
+    let (salt, signature) = (size(12), size(24));
     if salt > MAX_SALT || signature > MAX_SIGNATURE {
         return Err(Errno::EMSGSIZE.into());
     }
@@ -75,11 +76,11 @@ pub fn write_enable(wish: &VerityWish, salt_at: u64, signature_at: u64) -> Vec<u
         VERSION,
         params.algorithm().number().into(),
         params.block_size(),
-        params.salt().len() as u32,
+        u32::try_from(params.salt().len()).expect("32 bytes at most"),
     ];
     let mut record: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     record.extend(salt_at.to_le_bytes());
-    record.extend((wish.signature.len() as u64).to_le_bytes());
+    record.extend(wire::len64(&wish.signature).to_le_bytes());
     record.extend(signature_at.to_le_bytes());
     record.resize(wire::len(wire::ENABLE_VERITY), 0);
     record

@@ -2,7 +2,7 @@
 //!
 //! What comes in is a stranger's: nothing here trusts it.
 
-use super::wire::{Record, put, put_bytes, take, take_bytes, take_uuid};
+use super::wire::{Record, len64, put, put_bytes, take, take_bytes, take_uuid};
 use crate::usage::{DeviceUsage, GroupUsage, Usage};
 
 /// More parts than that no answer has room for.
@@ -26,7 +26,7 @@ impl Record for DeviceUsage {
 
 impl Record for GroupUsage {
     fn write(&self, to: &mut Vec<u8>) {
-        put(to, &[self.flags, self.total, self.used, self.on_devices.len() as u64]);
+        put(to, &[self.flags, self.total, self.used, len64(&self.on_devices)]);
         self.on_devices.iter().for_each(|(device, bytes)| put(to, &[*device, *bytes]));
     }
 
@@ -42,9 +42,9 @@ impl Record for Usage {
         to.extend_from_slice(&self.fsid);
         put_bytes(to, &self.label);
         put(to, &[self.generation, self.global_reserve, self.available]);
-        put(to, &[self.devices.len() as u64]);
+        put(to, &[len64(&self.devices)]);
         self.devices.iter().for_each(|device| device.write(to));
-        put(to, &[self.groups.len() as u64]);
+        put(to, &[len64(&self.groups)]);
         self.groups.iter().for_each(|group| group.write(to));
     }
 

@@ -4,6 +4,9 @@
 //! hears the answer. The kernel holds no lock of the directory meanwhile, but others may, who
 //! wait for us: so another thread tells it, and is not waited for longer than a moment.
 
+// Where bytes become numbers a cut one is a wrong answer.
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
+
 use super::failure::Answer;
 use super::reply::Out;
 use super::request::Request;
@@ -54,7 +57,7 @@ impl Dispatcher {
             self.notifier.wait(last);
         }
         out.put_first(&IoctlOut { result: done.result, ..IoctlOut::default() })?;
-        let room = done.answer.len().min(arg.out_size as usize);
+        let room = usize::try_from(arg.out_size).unwrap_or(usize::MAX).min(done.answer.len());
         out.bytes(&done.answer[..room])
     }
 }

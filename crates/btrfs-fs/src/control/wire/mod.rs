@@ -10,6 +10,7 @@ pub mod quotas;
 
 use crate::find_new::NewExtent;
 use crate::subvol::{ReceivedFrom, SubvolId, SubvolumeInfo};
+use std::time::Duration;
 use vfs::Ino;
 
 const fn command(direction: u32, kind: u32, number: u32, len: u32) -> u32 {
@@ -179,7 +180,7 @@ const NAME_SNAPSHOT: usize = 16;
 
 /// How long the record of a command is.
 pub fn len(command: u32) -> usize {
-    (command >> 16 & 0x3fff) as usize
+    usize::try_from(command >> 16 & 0x3fff).expect("14 bits")
 }
 
 /// The number at `at`.
@@ -337,8 +338,29 @@ pub(super) fn put(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }
 
+/// How many there are, as a number of a record.
+pub(super) fn len64<T>(of: &[T]) -> u64 {
+    u64::try_from(of.len()).expect("no target has longer indices")
+}
+
+/// Where a state stands among all that have a number in records; 0: it is none of them.
+pub(super) fn position<T: PartialEq>(all: &[T], one: &T) -> u64 {
+    (0..).zip(all).find(|(_, other)| *other == one).map_or(0, |(number, _)| number)
+}
+
+/// The two numbers of 32 bits that stand in the place of one, the lower one first.
+pub(super) fn halves(number: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
+    [[a, b, c, d], [e, f, g, h]].map(u32::from_le_bytes)
+}
+
+/// Of something that took this time; of one that no mount lives to see, the longest.
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put(out, &[bytes.len() as u64]);
+    put(out, &[len64(bytes)]);
     out.extend_from_slice(bytes);
 }
 

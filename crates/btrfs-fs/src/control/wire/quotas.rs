@@ -1,7 +1,7 @@
 //! Those of quotas.
 
 use super::{
-    BTRFS, FLAG_READ_ONLY, OURS, PAGE, READ, Record, WRITE, command, number, put, take, text,
+    BTRFS, FLAG_READ_ONLY, OURS, PAGE, READ, Record, WRITE, command, len64, number, put, take, text,
 };
 use crate::qgroup::{LimitChange, Qgroup, QgroupId, QuotaStatus};
 use vfs::Ino;
@@ -82,7 +82,7 @@ impl Record for Qgroup {
         };
         let (flags, referenced, exclusive) = limits.as_call();
         put(to, &[self.id.0, self.referenced, self.exclusive, flags, referenced, exclusive]);
-        put(to, &[self.parents.len() as u64]);
+        put(to, &[len64(&self.parents)]);
         self.parents.iter().for_each(|parent| put(to, &[parent.0]));
     }
 
@@ -134,7 +134,7 @@ impl<'a> CreateIn<'a> {
                 (source.0, SNAPSHOT | if read_only { FLAG_READ_ONLY } else { 0 })
             }
         };
-        let mut out = record(&[flags, source, self.groups.len() as u64]);
+        let mut out = record(&[flags, source, len64(&self.groups)]);
         self.groups.iter().for_each(|group| put(&mut out, &[group.0]));
         out.extend_from_slice(self.name);
         (out.len() < super::len(CREATE_IN)).then_some(out)

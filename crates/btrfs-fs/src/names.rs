@@ -12,7 +12,7 @@ use crate::ino::InodeId;
 use btrfs_disk::checksum::{extref_hash, name_hash};
 use btrfs_disk::items::{DirFields, DirItem, InodeExtRef, InodeItem, InodeRef, dir_type};
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key};
+use btrfs_disk::{Corrupt, FixedSize, Key};
 use btrfs_txn::delta::{Base, ObjectEdit};
 use btrfs_txn::view::Bytes;
 use btrfs_txn::{Core, Op, View};
@@ -416,35 +416,41 @@ fn reference(
 ) -> Result<(Key, Vec<u8>, u64)> {
     let key = Key::new(child.objectid, kind::INODE_REF, parent);
     if let Some(old) = view.get(child.tree, &key).fs()? {
-        let (mut rest, mut found) = (Vec::new(), None);
-        for item in InodeRef::iter(&old) {
-            let item = item.fs()?;
-            if item.name == name {
-                found = Some(item.index);
-            } else {
-                item.append_to(&mut rest);
-            }
-        }
-        if let Some(index) = found {
+        let is_it = |item: &InodeRef<'_>| (item.name == name).then_some(item.index);
+        if let Some((rest, index)) = cut_out(InodeRef::iter(&old), is_it, InodeRef::append_to)? {
             return Ok((key, rest, index));
         }
     }
     let key = Key::new(child.objectid, kind::INODE_EXTREF, extref_hash(parent, name));
     if let Some(old) = view.get(child.tree, &key).fs()? {
-        let (mut rest, mut found) = (Vec::new(), None);
-        for item in InodeExtRef::iter(&old) {
-            let item = item.fs()?;
-            if item.parent == parent && item.name == name {
-                found = Some(item.index);
-            } else {
-                item.append_to(&mut rest);
-            }
-        }
-        if let Some(index) = found {
+        let is_it = |item: &InodeExtRef<'_>| {
+            (item.parent == parent && item.name == name).then_some(item.index)
+        };
+        if let Some((rest, index)) =
+            cut_out(InodeExtRef::iter(&old), is_it, InodeExtRef::append_to)?
+        {
             return Ok((key, rest, index));
         }
     }
     Err(damaged(child, "a name without its reference"))
+}
+
+/// What is left of an item of references without the one that `is_it`, and that one's index; `None`:
+/// there is none.
+fn cut_out<T>(
+    items: impl Iterator<Item = std::result::Result<T, Corrupt>>,
+    is_it: impl Fn(&T) -> Option<u64>,
+    append_to: impl Fn(&T, &mut Vec<u8>),
+) -> Result<Option<(Vec<u8>, u64)>> {
+    let (mut rest, mut found) = (Vec::new(), None);
+    for item in items {
+        let item = item.fs()?;
+        match is_it(&item) {
+            Some(index) => found = Some(index),
+            None => append_to(&item, &mut rest),
+        }
+    }
+    Ok(found.map(|index| (rest, index)))
 }
 
 fn store_rest(edit: &mut ObjectEdit<'_>, key: &Key, rest: Vec<u8>) {

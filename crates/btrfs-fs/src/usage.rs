@@ -10,7 +10,7 @@ use crate::reserve::global_reserve;
 use btrfs_disk::ids::block_group::{PROFILE_MASK, TYPE_MASK};
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key, TreeId};
+use btrfs_disk::{FixedSize, Key};
 use btrfs_volume::ChunkInfo;
 use std::collections::BTreeMap;
 use vfs::Result;
@@ -116,10 +116,7 @@ fn groups(engine: &Engine, chunks: &[ChunkInfo]) -> Result<Vec<GroupUsage>> {
 fn used_bytes(engine: &Engine, chunks: &[ChunkInfo]) -> Result<Vec<u64>> {
     let live: BTreeMap<u64, u64> = engine.core.space.used_by_groups().into_iter().collect();
     let view = engine.core.view();
-    let tree = match engine.core.roots().get(TreeId::BLOCK_GROUP) {
-        Some(_) => TreeId::BLOCK_GROUP,
-        None => TreeId::EXTENT,
-    };
+    let tree = engine.core.roots().of_block_groups();
     let of = |chunk: &ChunkInfo| match live.get(&chunk.logical.0) {
         Some(used) => Ok(*used),
         None => {

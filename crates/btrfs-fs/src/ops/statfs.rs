@@ -14,7 +14,7 @@ use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::ids::{DEVICE_RESERVED, STRIPE_LEN};
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key, TreeId};
+use btrfs_disk::{FixedSize, Key};
 use btrfs_space::{ClassTotals, Totals};
 use vfs::{Result, StatFs};
 
@@ -74,10 +74,7 @@ fn metadata_is_full(engine: &Engine, totals: &Totals) -> bool {
 /// What the block group items say; for volumes that are only read.
 fn stored_totals(engine: &Engine) -> Result<Totals> {
     let view = engine.core.view();
-    let tree = match engine.core.roots().get(TreeId::BLOCK_GROUP) {
-        Some(_) => TreeId::BLOCK_GROUP,
-        None => TreeId::EXTENT,
-    };
+    let tree = engine.core.roots().of_block_groups();
     let dev_item = engine.core.volume.superblock().fields.dev_item;
     let mut totals = Totals {
         unallocated: dev_item.total_bytes.saturating_sub(dev_item.bytes_used + DEVICE_RESERVED)

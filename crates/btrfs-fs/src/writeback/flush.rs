@@ -282,7 +282,8 @@ fn flush_content(
     Ok(true)
 }
 
-fn flush_run(
+/// Stores what is dirty from `start` on, as it is: one run of it, and no more than `most` bytes.
+pub(super) fn flush_run(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,

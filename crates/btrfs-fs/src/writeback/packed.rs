@@ -6,7 +6,7 @@
 //! has one (`Volume::announce`).
 
 use super::Writeback;
-use super::flush::{flush_range, store_inline, way_for};
+use super::flush::{flush_range, flush_run, store_inline, way_for};
 use super::pack::{Packed, Piece};
 use super::store::{Unstored, WriteMode, readable, through};
 use crate::error::{IntoFs, to_fs};
@@ -49,7 +49,12 @@ pub(super) fn flush_packed(
         }
         match flush_plain(writeback, id, state, dirty, (rest, way))? {
             0 if rest.len() < packed.pieces.len() => return Ok(()),
-            0 => return flush_first(writeback, id, state, dirty, (packed.start(), way)),
+            // Changed meanwhile, or there is no room in one piece: it must get on all the same.
+            0 => {
+                let Some(start) = dirty.first_from(packed.start()) else { return Ok(()) };
+                let most = MAX_UNCOMPRESSED as u64;
+                return flush_run(writeback, id, state, dirty, start, (most, way));
+            }
             plain => rest = &rest[plain..],
         }
     }
@@ -70,19 +75,6 @@ fn flush_plain(
         flush_range(writeback, id, state, dirty, range, way)?;
     }
     Ok(plain)
-}
-
-/// Changed meanwhile, or there is no room in one piece: it must get on all the same.
-fn flush_first(
-    writeback: &Writeback,
-    id: InodeId,
-    state: &mut State,
-    dirty: &mut Box<Dirty>,
-    (from, way): (u64, WriteMode),
-) -> Result<()> {
-    let Some(start) = dirty.first_from(from) else { return Ok(()) };
-    let end = dirty.run_end(start).min(start + MAX_UNCOMPRESSED as u64);
-    flush_range(writeback, id, state, dirty, (start, end), way)
 }
 
 fn is_dirty(piece: &Piece, dirty: &Dirty) -> bool {

@@ -248,7 +248,21 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         change: impl FnOnce(&R, &mut DirtyNodes, &mut dyn NodeSink, Generation) -> Result<TreeRoot>,
     ) -> Result<TreeRoot> {
         let last_snapshot = self.tree(id)?.last_snapshot();
+        let (root, nodes) = self.make(last_snapshot, change)?;
         let node_size = self.format.node_size;
+        let tree = self.tree(id)?;
+        tree.root = root;
+        tree.count_nodes(nodes, node_size);
+        Ok(root)
+    }
+
+    /// What `make` makes of the nodes of a tree whose last snapshot is of that commit, and by how many
+    /// nodes that grows it.
+    fn make(
+        &mut self,
+        last_snapshot: Generation,
+        make: impl FnOnce(&R, &mut DirtyNodes, &mut dyn NodeSink, Generation) -> Result<TreeRoot>,
+    ) -> Result<(TreeRoot, i64)> {
         let mut sink = Sink {
             space: self.space,
             reservation: &mut self.reservation,
@@ -258,15 +272,11 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             store: self.store,
             extent_root: self.extent_root,
             last_snapshot,
-            node_size,
+            node_size: self.format.node_size,
             nodes: 0,
         };
-        let root = change(self.store, &mut self.dirty, &mut sink, self.generation)?;
-        let nodes = sink.nodes;
-        let tree = self.tree(id)?;
-        tree.root = root;
-        tree.count_nodes(nodes, node_size);
-        Ok(root)
+        let root = make(self.store, &mut self.dirty, &mut sink, self.generation)?;
+        Ok((root, sink.nodes))
     }
 
     /// Drains all reference changes so far and says what data died. To be called once

@@ -1,7 +1,6 @@
 //! Trees that a commit creates: empty ones, and snapshots.
 
 use super::Settle;
-use super::sink::Sink;
 use super::trees::Tree;
 use crate::shared::{Holder, change_pointers};
 use btrfs_disk::items::RootItem;
@@ -61,23 +60,9 @@ impl<R: NodeReader> Settle<'_, R> {
         make: impl FnOnce(&R, &mut DirtyNodes, &mut dyn NodeSink, Generation) -> Result<TreeRoot>,
     ) -> Result<TreeRoot> {
         assert!(!self.trees.contains_key(&id), "tree {id} exists");
-        let node_size = self.format.node_size;
-        let mut sink = Sink {
-            space: self.space,
-            reservation: &mut self.reservation,
-            taken: &mut self.taken,
-            ledger: &mut self.ledger,
-            deltas: &mut self.deltas,
-            store: self.store,
-            extent_root: self.extent_root,
-            last_snapshot: Generation(0),
-            node_size,
-            nodes: 0,
-        };
-        let root = make(self.store, &mut self.dirty, &mut sink, self.generation)?;
-        let nodes = sink.nodes;
+        let (root, nodes) = self.make(Generation(0), make)?;
         let mut tree = Tree::new(root, key, item);
-        tree.count_nodes(nodes, node_size);
+        tree.count_nodes(nodes, self.format.node_size);
         self.trees.insert(id, tree);
         // It may stand in the place of one that goes in the same commit.
         self.removed.retain(|gone| *gone != id);

@@ -67,6 +67,14 @@ impl Roots {
         self.trees.get(tree)
     }
 
+    /// The tree that has the block group items.
+    pub fn of_block_groups(&self) -> TreeId {
+        match self.get(TreeId::BLOCK_GROUP) {
+            Some(_) => TreeId::BLOCK_GROUP,
+            None => TreeId::EXTENT,
+        }
+    }
+
     /// Called once, when `next` is durable: `freed` becomes free when the last reader of
     /// these roots (and of older ones) is gone.
     pub fn retire(&self, space: Arc<Space>, freed: Vec<Extent>, discard: bool, next: Arc<Roots>) {

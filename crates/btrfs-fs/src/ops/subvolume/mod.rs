@@ -29,17 +29,36 @@ pub(crate) use rename::rename;
 pub(crate) use snapshot::snapshot;
 
 use crate::engine::Engine;
+use crate::error::IntoFs;
 use crate::ino::InodeId;
-use crate::subvol::Subvolume;
+use crate::subvol::{Caller, Subvolume};
 use btrfs_disk::TreeId;
 use btrfs_disk::items::RootRef;
 use btrfs_disk::key::kind;
 use btrfs_txn::{ObjectId, Op};
-use vfs::{Errno, Result};
+use locks::MutexGuard;
+use permission::must_own;
+use std::sync::Arc;
+use vfs::{Errno, FsError, Result};
 
 /// ESTALE: it was deleted while its caller waited for his turn.
 fn must_live(subvolume: &Subvolume) -> Result<()> {
     if subvolume.is_dead() { Err(Errno::ESTALE.into()) } else { Ok(()) }
+}
+
+/// A subvolume that the caller owns and that nobody deletes or changes while the guard is there.
+fn lock_own<'e>(
+    engine: &'e Engine,
+    caller: &Caller,
+    tree: TreeId,
+) -> Result<(Arc<Subvolume>, MutexGuard<'e, ()>)> {
+    engine.core.health.changeable().fs()?;
+    let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
+    let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
+    must_own(caller, &*root.read()?)?;
+    let one_at_a_time = engine.lock_subvolumes()?;
+    must_live(&subvolume)?;
+    Ok((subvolume, one_at_a_time))
 }
 
 fn in_root_tree(objectid: u64) -> ObjectId {

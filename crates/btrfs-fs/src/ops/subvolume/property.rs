@@ -1,11 +1,9 @@
 //! What a subvolume is told to be: read-only, or where mounts begin.
 
-use super::permission::must_own;
 use super::received::{become_known, known_as};
-use super::{commit_unknown, in_root_tree, must_live};
+use super::{commit_unknown, in_root_tree, lock_own};
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::ino::InodeId;
 use crate::inode::change;
 use crate::reserve::cost;
 use crate::subvol::{self, Caller, Subvolume};
@@ -14,7 +12,7 @@ use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, dir_type, inode_f
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::delta::{ReceivedForm, TreeAction};
-use vfs::{Errno, FsError, Result};
+use vfs::{Errno, Result};
 
 const DEFAULT: &[u8] = b"default";
 
@@ -26,12 +24,7 @@ pub(crate) fn set_read_only(
     tree: TreeId,
     read_only: bool,
 ) -> Result<()> {
-    engine.core.health.changeable().fs()?;
-    let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
-    let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
-    must_own(caller, &*root.read()?)?;
-    let _one_at_a_time = engine.lock_subvolumes()?;
-    must_live(&subvolume)?;
+    let (subvolume, _one_at_a_time) = lock_own(engine, caller, tree)?;
     if subvolume.is_read_only() == read_only {
         return Ok(());
     }

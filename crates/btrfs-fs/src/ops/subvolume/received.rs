@@ -1,13 +1,10 @@
 //! What a subvolume is told to have been received as, and the end of receiving.
 
 use super::info::settle;
-use super::permission::must_own;
 use super::property::{Closed, close_to_writers};
 use super::uuids::{Note, notable};
-use super::{commit_unknown, must_live};
+use super::{commit_unknown, lock_own};
 use crate::engine::Engine;
-use crate::error::IntoFs;
-use crate::ino::InodeId;
 use crate::inode::change;
 use crate::reserve::cost;
 use crate::subvol::{Caller, ReceivedFrom};
@@ -26,12 +23,7 @@ pub(crate) fn set_received(
     from: &ReceivedFrom,
     completes: bool,
 ) -> Result<()> {
-    engine.core.health.changeable().fs()?;
-    let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
-    let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
-    must_own(caller, &*root.read()?)?;
-    let _one_at_a_time = engine.lock_subvolumes()?;
-    must_live(&subvolume)?;
+    let (subvolume, _one_at_a_time) = lock_own(engine, caller, tree)?;
     if subvolume.is_read_only() {
         return Err(Errno::EROFS.into());
     }

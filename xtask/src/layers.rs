@@ -3,15 +3,17 @@
 //! A room is called as its directory: packages have `spinney-` in front, since their names must
 //! be free in the registry.
 //!
-//! Invariant: the table has no cycle (a unit test holds it to that), so "below" means
-//! something. It does not know crates from outside the workspace.
+//! Invariant: the table is written from the ground up (a unit test holds it to that), so "below" means
+//! something. docs/ARCHITECTURE.md shows it, without what serves tests and measurements; the picture is
+//! held against it. It does not know crates from outside the workspace.
 
+use crate::modules::{self, Line, picture};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// A crate, and the crates of this workspace that it may build on.
-const LAYERS: &[(&str, &[&str])] = &[
+const LAYERS: &[Line] = &[
     ("blockdev", &[]),
     ("vfs", &[]),
     ("locks", &[]),
@@ -91,6 +93,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "fuse",
         ],
     ),
+    // For its seeded generator, and the locks of models.
+    ("testkit", &["vfs", "blockdev", "blocksim", "locks"]),
+    ("suites", &["testkit"]),
     // The null side serves a file system of its own through our own transport.
     (
         "bench",
@@ -106,9 +111,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "testkit",
         ],
     ),
-    // For its seeded generator, and the locks of models.
-    ("testkit", &["vfs", "blockdev", "blocksim", "locks"]),
-    ("suites", &["testkit"]),
     // What fuzzers feed, from single structures to the whole engine; nothing builds on it.
     (
         "fuzzing",
@@ -130,6 +132,9 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 /// Tools of tests: any crate may use them in its tests (`[dev-dependencies]`).
 const TEST_TOOLS: &[&str] = &["testkit", "blocksim"];
+
+/// What serves tests and measurements alone: not in the picture.
+const TOOLS: &[&str] = &["blocksim", "testkit", "suites", "fuzzing", "bench", "xtask"];
 
 /// Edges that tests need and that go neither down nor to a test tool, one by one.
 const TEST_EDGES: &[(&str, &str)] = &[
@@ -168,7 +173,14 @@ fn room(package: &str) -> &str {
 pub fn run() -> Result<bool, String> {
     let (members, edges) = read_workspace(&metadata()?)?;
     let mut complaints = check(&members, &edges);
-    complaints.extend(crate::modules::run()?);
+    complaints.extend(modules::run()?);
+    if !modules::page()?.contains(&picture(&product())) {
+        complaints.push(
+            "docs/ARCHITECTURE.md does not show the crates as they are; \
+             `cargo xtask layers --picture` prints them"
+                .into(),
+        );
+    }
     for complaint in &complaints {
         println!("layers: {complaint}");
     }
@@ -180,6 +192,15 @@ pub fn run() -> Result<bool, String> {
         );
     }
     Ok(complaints.is_empty())
+}
+
+/// The pictures of the crates, and of the modules in them.
+pub fn pictures() -> String {
+    format!("{}\n{}", picture(&product()), modules::pictures())
+}
+
+fn product() -> Vec<Line> {
+    LAYERS.iter().filter(|(name, _)| !TOOLS.contains(name)).copied().collect()
 }
 
 /// What cargo says of this workspace's packages.
@@ -290,12 +311,21 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_no_cycle_and_no_unknown_name() {
-        for (name, targets) in LAYERS {
-            assert!(!below(name).contains(name), "{name} lies below itself");
+    fn the_table_is_written_from_the_ground_up() {
+        for (at, (name, targets)) in LAYERS.iter().enumerate() {
             for target in *targets {
-                assert!(LAYERS.iter().any(|(known, _)| known == target), "{name} -> {target}");
+                let mut before = LAYERS[..at].iter();
+                assert!(before.any(|(known, _)| known == target), "{name} -> {target}");
             }
+        }
+    }
+
+    #[test]
+    fn the_picture_has_all_of_the_product_and_no_tool() {
+        let picture = picture(&product());
+        let shown: BTreeSet<&str> = picture.split_whitespace().collect();
+        for (name, _) in LAYERS {
+            assert_ne!(shown.contains(name), TOOLS.contains(name), "{name}");
         }
     }
 

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   layers [--picture]          hold the dependencies between crates, and between the modules of the
-                              large ones, against the plan; or print the modules' layers
+                              large ones, against the plan; or print the layers of both
   licences                    hold the licences and sources of all dependencies against deny.toml
   released                    hold every package against the list of features that no release has
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         "layers" if rest == ["--picture"] => {
-            print!("{}", modules::pictures());
+            print!("{}", layers::pictures());
             Ok(true)
         }
         "layers" => layers::run(),

@@ -1,6 +1,11 @@
 //! What every library of the product refuses: items without documentation, and items that say
 //! `pub` and that nobody outside can name. The compiler counts; here is asked whether it does.
 //!
+//! Where bytes become numbers, no number is cut in silence (`as_conversions`).
+//!
+//! A library's public enum may gain variants (`non_exhaustive`), or says why it never will without
+//! everybody hearing of it (`// Exhaustive: ...`).
+//!
 //! And what stands in front of a file system passes each of its calls on: of one that has a default the compiler
 //! would not say that it is missing.
 //!
@@ -8,6 +13,7 @@
 //! are not asked.
 
 use serde_json::Value;
+use std::path::Path;
 
 /// How the sources of a library say it.
 const REFUSED: [&str; 2] =
@@ -17,17 +23,79 @@ const REFUSED: [&str; 2] =
 const TOOLS: [&str; 6] =
     ["blocksim", "fuzzing", "spinney_bench", "spinney_cli", "suites", "testkit"];
 
+/// Where bytes of a stranger become numbers, and how it says that none is cut.
+const NUMBERS: [&str; 6] = [
+    "crates/btrfs-disk/src/lib.rs",
+    "crates/btrfs-send/src/lib.rs",
+    "crates/fs-verity/src/lib.rs",
+    "crates/btrfs-fs/src/control/mod.rs",
+    "crates/fuse/src/abi/mod.rs",
+    "crates/fuse/src/dispatch/control.rs",
+];
+const UNCUT: &str = "#![cfg_attr(not(test), deny(clippy::as_conversions))]";
+
 /// The trait of file systems, and what of the product has another behind it.
 const TRAIT: &str = "crates/vfs/src/file_system.rs";
 const WRAPPERS: [&str; 2] = ["crates/spinney/src/guard.rs", "crates/cli/src/mount/fault.rs"];
 
 pub fn run() -> Result<bool, String> {
     let libraries = libraries_refuse()?;
-    Ok(wrappers_pass_on()? && libraries)
+    let enums = enums_are_decided()?;
+    let numbers = numbers_are_whole()?;
+    Ok(wrappers_pass_on()? && libraries && enums && numbers)
+}
+
+fn read(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))
+}
+
+fn numbers_are_whole() -> Result<bool, String> {
+    let mut whole = true;
+    for path in NUMBERS {
+        if !read(path)?.lines().any(|line| line == UNCUT) {
+            println!("lints: {path} lacks {UNCUT}");
+            whole = false;
+        }
+    }
+    Ok(whole)
+}
+
+fn enums_are_decided() -> Result<bool, String> {
+    let (mut count, mut complaints) = (0, Vec::new());
+    for (_, root) in libraries(&crate::layers::metadata()?)? {
+        let src = Path::new(&root).parent().ok_or("a library without a directory")?;
+        for (path, text) in crate::modules::sources(src)? {
+            let (all, open) = enums(&text);
+            count += all;
+            let says = "is neither non_exhaustive nor says why not (`// Exhaustive: ...`)";
+            let open =
+                open.into_iter().map(|name| format!("{}/{path}: {name} {says}", src.display()));
+            complaints.extend(open);
+        }
+    }
+    complaints.iter().for_each(|complaint| println!("lints: {complaint}"));
+    println!("lints: {count} public enums, {} undecided", complaints.len());
+    Ok(complaints.is_empty())
+}
+
+/// How many public enums there are, and the names of those that say nothing of variants to come.
+/// What belongs to an enum stands right above it.
+fn enums(text: &str) -> (usize, Vec<&str>) {
+    let (mut count, mut open, mut decided) = (0, Vec::new(), false);
+    for line in crate::modules::without_tests(text).map(str::trim_start) {
+        if let Some(rest) = line.strip_prefix("pub enum ") {
+            count += 1;
+            let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+            open.extend(name.filter(|_| !decided));
+        }
+        let belongs = line.starts_with("#[") || line.starts_with("//");
+        let says = line == "#[non_exhaustive]" || line.starts_with("// Exhaustive: ");
+        decided = belongs && (decided || says);
+    }
+    (count, open)
 }
 
 fn wrappers_pass_on() -> Result<bool, String> {
-    let read = |path: &str| std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
     let all = read(TRAIT)?;
     let mut whole = true;
     for path in WRAPPERS {
@@ -52,7 +120,7 @@ fn libraries_refuse() -> Result<bool, String> {
     let roots = libraries(&crate::layers::metadata()?)?;
     let mut complaints = Vec::new();
     for (name, path) in &roots {
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        let text = read(path)?;
         complaints.extend(lacks(&text).map(|line| format!("{name}: {path} lacks {line}")));
     }
     complaints.iter().for_each(|complaint| println!("lints: {complaint}"));
@@ -87,6 +155,14 @@ mod tests {
         assert_eq!(lacks(&both).count(), 0);
         assert_eq!(lacks(REFUSED[0]).collect::<Vec<_>>(), [REFUSED[1]]);
         assert_eq!(lacks(&format!("// {both}")).collect::<Vec<_>>(), [REFUSED[0]]);
+    }
+
+    #[test]
+    fn an_enum_says_whether_variants_may_come() {
+        let text = "#[non_exhaustive]\npub enum A {\n}\n/// Words.\n// Exhaustive: why\n// it is.\n\
+                    #[derive(Debug)]\npub enum B<'a> {\n}\n#[derive(Debug)]\npub enum C {\n}\n\
+                    #[non_exhaustive]\npub struct S;\npub enum D<'a> {}\npub(crate) enum E {}\n";
+        assert_eq!(enums(text), (4, vec!["C", "D"]));
     }
 
     #[test]

@@ -24,7 +24,9 @@ usage: cargo xtask COMMAND
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
   fn-length                   functions over 40 lines may only become fewer
   lints                       every library refuses items without documentation, and `pub` ones
-                              that nobody can reach; what wraps a file system passes on all calls
+                              that nobody can reach; public enums say whether variants may come;
+                              where bytes become numbers none is cut; what wraps a file system
+                              passes on all calls
   tests                       build and run all test programs, one for each processor at a time
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
                               count test results; the last line is `N passed, M failed, K skipped`";

@@ -17,8 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// A module, and the modules of its crate that it may use.
-type Table = &'static [(&'static str, &'static [&'static str])];
+/// A module, and the modules of its crate that it may use; or a crate, and those that it may build on.
+pub type Line = (&'static str, &'static [&'static str]);
+
+type Table = &'static [Line];
 
 const CRATES: &[(&str, Table)] = &[
     ("btrfs-txn", TXN),
@@ -243,7 +245,7 @@ pub fn run() -> Result<Vec<String>, String> {
         let uses = read_crate(&Path::new("crates").join(name).join("src"))?;
         complaints.extend(check(name, table, &uses));
     }
-    let page = fs::read_to_string("docs/ARCHITECTURE.md").map_err(|e| format!("docs: {e}"))?;
+    let page = page()?;
     for (name, table) in CRATES {
         if !page.contains(&picture(table)) {
             complaints.push(format!(
@@ -255,13 +257,18 @@ pub fn run() -> Result<Vec<String>, String> {
     Ok(complaints)
 }
 
+/// The page that has the pictures.
+pub fn page() -> Result<String, String> {
+    fs::read_to_string("docs/ARCHITECTURE.md").map_err(|e| format!("docs: {e}"))
+}
+
 /// All tables as docs/ARCHITECTURE.md has them.
 pub fn pictures() -> String {
     CRATES.iter().map(|(name, table)| format!("{name}\n\n{}\n", picture(table))).collect()
 }
 
 /// The layers from the top: each module stands above all that it uses.
-fn picture(table: Table) -> String {
+pub fn picture(table: &[Line]) -> String {
     let mut height: BTreeMap<&str, usize> = BTreeMap::new();
     for (module, uses) in table {
         let below = uses.iter().map(|used| height[used] + 1).max().unwrap_or(0);
@@ -301,8 +308,7 @@ fn check(name: &str, table: Table, uses: &BTreeMap<String, BTreeSet<String>>) ->
 
 /// What each module of a crate uses.
 fn read_crate(src: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
-    let mut files = Vec::new();
-    collect(src, &mut files)?;
+    let files = sources(src)?;
     let is_root = |path: &str| path == "lib.rs" || path == "main.rs";
     let root = files.iter().find(|(path, _)| is_root(path)).ok_or("no lib.rs and no main.rs")?;
     let from = reexports(&root.1);
@@ -333,7 +339,7 @@ fn is_test(path: &str) -> bool {
 }
 
 /// All Rust files below `dir`, with their paths from there.
-fn collect(dir: &Path, files: &mut Vec<(String, String)>) -> Result<(), String> {
+pub fn sources(dir: &Path) -> Result<Vec<(String, String)>, String> {
     fn walk(top: &Path, dir: &Path, files: &mut Vec<(String, String)>) -> std::io::Result<()> {
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
@@ -346,7 +352,9 @@ fn collect(dir: &Path, files: &mut Vec<(String, String)>) -> Result<(), String> 
         }
         Ok(())
     }
-    walk(dir, dir, files).map_err(|e| format!("{}: {e}", dir.display()))
+    let mut files = Vec::new();
+    walk(dir, dir, &mut files).map_err(|e| format!("{}: {e}", dir.display()))?;
+    Ok(files)
 }
 
 /// The module that each name comes from which the crate's root re-exports.
@@ -365,7 +373,7 @@ fn reexports(root: &str) -> BTreeMap<String, String> {
 }
 
 /// The lines in front of a module of tests, which is the last thing in a file.
-fn without_tests(text: &str) -> impl Iterator<Item = &str> {
+pub fn without_tests(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().zip(text.lines().skip(1).chain([""]));
     let begins = |line: &str, next: &str| {
         let only_tests = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,");

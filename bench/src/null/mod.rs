@@ -278,6 +278,7 @@ impl FileSystem for NullFs {
         match mode {
             FallocateMode::PunchHole | FallocateMode::ZeroRange { .. } => content.zero(offset, len),
             FallocateMode::Allocate | FallocateMode::KeepSize => {}
+            _ => return Err(Errno::EOPNOTSUPP.into()),
         }
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange { keep_size: false }) {
             content.grow(end);

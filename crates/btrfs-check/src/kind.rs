@@ -31,6 +31,7 @@ impl Severity {
 
 /// Who holds a reference on an extent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub enum Owner {
     /// A tree, for a tree block.
     Tree {

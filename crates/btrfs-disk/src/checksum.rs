@@ -11,6 +11,7 @@ pub const CSUM_FIELD: usize = 32;
 
 /// The superblock's `csum_type`: one for nodes, superblocks and content alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: the format has these; code that hashes or sizes a field must know each.
 pub enum ChecksumType {
     /// 0: CRC-32C, 4 bytes.
     Crc32c,

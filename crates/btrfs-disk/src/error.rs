@@ -90,6 +90,8 @@ impl std::error::Error for Corrupt {}
 
 /// Why something failed, apart by who has to act on it.
 #[derive(Debug)]
+// Exhaustive: every kind becomes an errno and a sentence of its own in each face; a new one must
+// be decided there.
 pub enum Error {
     /// The device failed.
     Io {

@@ -89,6 +89,7 @@ pub struct Rescue {
 /// What a read does to the access time, as the kernel names it: `noatime`, `relatime` (if it is
 /// not newer than the last change, or is a day old) and `strictatime`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Atime {
     /// `noatime`.
     #[default]
@@ -149,6 +150,7 @@ impl Options {
 
 /// Which subvolume is the root of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
+// Exhaustive: a face that passed one over would show another subvolume than was asked for.
 pub enum Subvol {
     /// What the volume's default says.
     Default,

@@ -32,6 +32,8 @@ const NAP: Duration = Duration::from_millis(20);
 
 /// Where a scrub is, or how the last one ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+// Exhaustive: each has a number in the records of the control door and a word in the commands; one
+// without would be told as none.
 pub enum ScrubState {
     /// There was none since the mount.
     #[default]

@@ -6,6 +6,7 @@ use vfs::FsError;
 
 /// What ended a stream.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// The stream is damaged, cut off, or cannot be read.
     Stream(btrfs_send::Error),
@@ -36,6 +37,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// What is wrong with a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Wrong {
     /// Its path.
     Path(&'static str),

@@ -30,6 +30,7 @@ impl Default for Options {
 
 /// What happened on the way.
 #[derive(Clone, Copy, Debug)]
+// Exhaustive: a failure that a face passed over would be one that nobody hears of.
 pub enum Event<'e> {
     /// A subvolume is there, empty or as a snapshot.
     Begun {

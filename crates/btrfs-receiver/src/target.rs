@@ -7,6 +7,7 @@ use vfs::{FallocateMode, Result, Timestamp};
 
 /// Something new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: a target makes each of them; one that it does not know would be missing in silence.
 pub enum New<'a> {
     /// An empty file.
     File,
@@ -56,6 +57,7 @@ pub struct Received {
 
 /// What became of the wish for a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: what a target answers, and the receiver alone asks.
 pub enum Made {
     /// It is there.
     Yes,

@@ -16,6 +16,7 @@ pub struct Origin {
 
 /// What a file is that has no content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: streams have no other.
 pub enum Special {
     /// A device; mode and number say which.
     Node,
@@ -59,6 +60,8 @@ pub struct Verity<'a> {
 /// One step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // The names are the format's own.
+// Exhaustive: who plays or prints a stream must know each command; one passed over is a change
+// lost.
 pub enum Command<'a> {
     /// A new subvolume; all that follows is in it.
     Subvol {

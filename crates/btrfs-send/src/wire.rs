@@ -20,6 +20,7 @@ pub const MAX_COMMAND: usize = 1 << 20;
 
 /// Which commands a stream may have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
 pub enum Protocol {
     /// What all receivers know.
     V1,
@@ -183,6 +184,7 @@ pub(crate) fn index(len: u32) -> usize {
 pub(crate) fn wide(len: usize) -> u64 {
     u64::try_from(len).expect("no target has longer indices")
 }
+/// Makes the checksums of a stream's commands right, whatever the commands are, up to where it is
 
 /// Makes the checksums of a stream's commands right, whatever the commands are, up to where it is
 /// none any more. For tests.

@@ -180,7 +180,8 @@ impl<'s> Content<'s> {
         }
         let most = match self.options.protocol {
             Protocol::V1 => MAX_DATA,
-            Protocol::V2 | Protocol::V3 => MAX_DATA_2,
+            // Room in all that came behind.
+            _ => MAX_DATA_2,
         };
         let path = target.file.path;
         let mut at = start;

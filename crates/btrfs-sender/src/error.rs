@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 
 /// What went wrong.
 #[derive(Debug)]
+// Exhaustive: each says another who has to act, and every face maps each.
 pub enum Error {
     /// A tree of the volume could not be read.
     Tree(btrfs_disk::Error),

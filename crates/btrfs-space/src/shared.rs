@@ -21,6 +21,7 @@ use btrfs_disk::{Corrupt, Generation, Logical, Node, Result, TreeId};
 
 /// How a node's pointers are held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: the two ways of the format to say who holds a node.
 pub enum Holder {
     /// By a tree: its id is in the references.
     Keyed(TreeId),
@@ -43,6 +44,7 @@ pub struct Pointer {
 
 /// What became of the old node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: a node is free or it is not.
 pub enum Detached {
     /// The tree was the only holder: the node is free after the commit.
     Freed,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 /// How a walk goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: what a walk's visitor answers; the walk alone asks.
 pub enum Step {
     /// The children, too.
     Into,

@@ -6,6 +6,7 @@
 
 /// What goes wrong on purpose, to see that the crash tests find it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Defect {
     /// Log replay gives no inode a name.
     ReplaySkipsNames,

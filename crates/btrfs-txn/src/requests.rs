@@ -28,6 +28,7 @@ struct Signal {
 
 /// What the background driver is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: the driver serves each; one passed over would be waited for in vain.
 pub enum Request {
     /// A commit of this.
     Commit(Wanted),

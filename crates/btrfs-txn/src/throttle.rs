@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Whether anybody is known to wait from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: somebody waits or nobody does.
 pub enum Urgency {
     /// It is due, and half of a processor is enough for it.
     Background,

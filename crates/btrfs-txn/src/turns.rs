@@ -10,6 +10,7 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Rank};
 
 /// What a commit is to bring, from less to more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+// Exhaustive: the wishes are ordered; a commit that brings one brings those below.
 pub enum Wanted {
     /// What has landed: new chunks are to be on the volume before they are needed.
     WrittenBack,

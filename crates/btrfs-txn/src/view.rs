@@ -21,6 +21,7 @@ pub struct Snapshot {
 }
 
 /// Item bytes, borrowed from a node or owned.
+// Exhaustive: an item is in a node or out of a delta.
 pub enum Bytes {
     /// In a node, which stays as long as this.
     Item(Item),

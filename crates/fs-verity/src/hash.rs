@@ -8,6 +8,7 @@ pub const MAX_SALT: usize = 32;
 
 /// How blocks are hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum HashAlgorithm {
     /// SHA-256.
     Sha256,

@@ -11,6 +11,7 @@ use vfs::{Control, Errno, FsError, Result};
 
 /// How requests reach the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Transport {
     /// io_uring where the kernel offers it, else the device.
     #[default]
@@ -24,6 +25,7 @@ pub enum Transport {
 /// What the mount stands on. With a block device (root only) the mount is of type
 /// `fuseblk`: the kernel then passes syncfs(2) on and unmounting waits for the commit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Source {
     /// A name alone: `Config::fsname`.
     #[default]

@@ -13,6 +13,7 @@ use vfs::{Attr, NOBODY, posix_acl};
 
 /// Of users, or of groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Map {
     /// As they are.
     #[default]

@@ -44,6 +44,8 @@ fn left(claims: u64) -> *mut () {
 
 /// Why an insert did not happen.
 #[derive(Debug)]
+// Exhaustive: each is another answer to whoever looks an inode up; one passed over would make two
+// of it.
 pub enum Refused<T> {
     /// The allocator refused.
     NoMemory,
@@ -55,6 +57,7 @@ pub enum Refused<T> {
 
 /// Why a number could not be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: each is another answer to whoever wants a number.
 pub enum Reserve {
     /// The allocator refused.
     NoMemory,

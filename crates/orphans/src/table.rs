@@ -31,6 +31,7 @@ pub struct Slot(u32);
 
 /// What a release leaves to say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: a commit is told of it or it is not.
 pub enum Release {
     /// Came and went within the epoch: no commit is told of it.
     Forgotten,
@@ -40,6 +41,7 @@ pub enum Release {
 
 /// What a commit is told of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: a commit carries out each; one passed over is an item left behind.
 pub enum Change {
     /// It is in the table, and no commit was told yet.
     Put(u64),

@@ -11,6 +11,7 @@ pub struct Ino(pub u64);
 
 /// What sort of thing an inode is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: POSIX has no other, and formats, stat(2) and FUSE have a number for each.
 pub enum FileKind {
     /// A regular file.
     File,
@@ -146,6 +147,7 @@ pub struct DirEntry<'a> {
 
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: utimensat(2) has no third.
 pub enum SetTime {
     /// The implementation's own time.
     Now,

@@ -31,6 +31,8 @@ pub struct Context {
 
 /// What becomes of the two names of a `rename`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: renameat2(2) has no other; one that an implementation passed over it would take for
+// a plain rename.
 pub enum RenameMode {
     /// Replace what the new name stands for.
     Replace,
@@ -46,6 +48,7 @@ pub enum RenameMode {
 
 /// What becomes of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FallocateMode {
     /// Allocate; the size grows to cover the range.
     Allocate,
@@ -62,6 +65,7 @@ pub enum FallocateMode {
 
 /// What is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: lseek(2) has no other for holes, and whoever serves it answers both.
 pub enum SeekWhence {
     /// `SEEK_DATA`: the next byte that is not in a hole.
     Data,
@@ -71,6 +75,7 @@ pub enum SeekWhence {
 
 /// Whether the attribute may, must or must not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: setxattr(2) has no other; each is another promise about what was there.
 pub enum XattrMode {
     /// Either.
     Set,
@@ -97,6 +102,7 @@ pub struct WriteFlags {
 
 /// What `FileSystem::shut_down` makes durable before it stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: what is made durable hangs on each.
 pub enum Durable {
     /// All that was done before the call, content included.
     Everything,

@@ -56,6 +56,7 @@ le_struct! {
 
 /// A reference that stands in the extent item itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: who counts references must count each kind that the gate lets in.
 pub enum InlineRef {
     /// TREE_BLOCK_REF: a tree holds this tree block.
     TreeBlock {

@@ -10,6 +10,8 @@ pub const FILE_EXTENT_INLINE_HEADER: usize = 21;
 /// How a file has a range of its content; the discriminant is the format's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
+// Exhaustive: the format has these, and each reads in its own way; another one is refused at the
+// gate.
 pub enum FileExtentKind {
     /// The content is in the item.
     Inline = 0,
@@ -22,6 +24,8 @@ pub enum FileExtentKind {
 /// How an extent's content is compressed; the discriminant is the format's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
+// Exhaustive: the format has these, and each is decoded in its own way; another one is refused at
+// the gate.
 pub enum Compression {
     /// Not at all.
     None = 0,
@@ -83,6 +87,7 @@ le_struct! {
 
 /// An EXTENT_DATA item, borrowed from its leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: an item is one or the other, and no reader may pass one over.
 pub enum FileExtent<'a> {
     /// The content is in the item.
     Inline {

@@ -14,6 +14,7 @@ const LEAST: u64 = 256 << 20;
 
 /// What a device is to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum NewSize {
     /// So many bytes.
     Bytes(u64),

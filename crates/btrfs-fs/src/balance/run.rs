@@ -24,6 +24,8 @@ use vfs::{Errno, FsError, Result};
 
 /// Where a balance is, or how the last one ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+// Exhaustive: each has a number in the records of the control door and a word in the commands; one
+// without would be told as none.
 pub enum BalanceState {
     /// There is none, and was none since the mount.
     #[default]

@@ -173,6 +173,7 @@ fn locked(
                 other => other,
             }
         }
+        _ => return Err(Errno::EOPNOTSUPP.into()),
     };
     if let Some(dirty) = &mut state.dirty {
         dirty.ground_changed();

@@ -132,6 +132,7 @@ pub struct NewSubvolume<'a> {
 
 /// What leads to a subvolume that is to be deleted.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Delete<'a> {
     /// The entry of a directory.
     Name(Ino, &'a [u8]),

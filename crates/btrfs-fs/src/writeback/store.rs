@@ -37,7 +37,7 @@ pub(crate) enum WriteMode {
 }
 
 /// Why content was not stored.
-pub enum Unstored {
+pub(crate) enum Unstored {
     /// The device refused it.
     Refused(FsError),
     /// Items that it must stand between, or that say who has what lies there, cannot be read; nothing has

@@ -10,6 +10,8 @@ use vfs::{Damage, DamageKind, FileSystem, FsError, Ino};
 const SECTOR: u64 = btrfs_disk::ids::SECTOR_SIZE as u64;
 
 /// What `read_around` hands over.
+// Exhaustive: who copies must write, report or refuse each; one passed over is content lost in
+// silence.
 pub enum Piece<'a> {
     /// Content that could be read.
     Good(&'a [u8]),

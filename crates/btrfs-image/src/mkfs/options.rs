@@ -9,6 +9,7 @@ pub(super) const SECTOR: u32 = btrfs_disk::ids::SECTOR_SIZE;
 
 /// How many copies of the metadata there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Profile {
     /// One copy.
     Single,
@@ -39,6 +40,7 @@ pub struct Features {
 
 /// Quota groups that are there from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Quotas {
     /// An extent counts for whoever reaches it.
     Full,

@@ -7,6 +7,7 @@ use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical, Result, TreeId};
 
 /// What kind of extent is referenced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: an extent is one or the other, and has its item accordingly.
 pub enum ExtentKind {
     /// A tree block.
     Node {
@@ -20,6 +21,7 @@ pub enum ExtentKind {
 /// The holder of a reference. `Tree` and `Data` are keyed by the tree; the shared ones
 /// name the node in which the pointer stands (full back-references).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+// Exhaustive: the format has these; each has a key and a count of its own.
 pub enum RefOwner {
     /// A tree block that a tree holds (TREE_BLOCK_REF).
     Tree {

@@ -46,6 +46,7 @@ use std::sync::{Arc, OnceLock};
 
 /// What an extent is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+// Exhaustive: the format has these; each has groups, a reserve and figures of its own.
 pub enum Kind {
     /// File content; of a mixed volume nodes are in the same groups.
     Data,

@@ -31,6 +31,7 @@ pub type Prover = dyn Fn(&Claim<'_>) -> Result<(), Unproven> + Send + Sync;
 
 /// Why a group's free space cannot be relied on.
 #[derive(Debug)]
+// Exhaustive: damage and a failing device go different ways.
 pub enum Unproven {
     /// It is not what it was said to be.
     Wrong(Corrupt),

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 
 /// Who may use the last metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: who takes from the last metadata is decided for each.
 pub enum Priority {
     /// Whatever may be refused: it leaves the whole global reserve alone.
     Normal,

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 /// What shall become of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
+// Exhaustive: a merge carries out each; one passed over is a change lost.
 pub enum Edit {
     /// Insert or replace.
     Put(Box<[u8]>),
@@ -34,6 +35,7 @@ pub enum Edit {
 
 /// An [`Edit`] whose bytes lie elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: as `Edit`.
 pub enum EditRef<'e> {
     /// Insert or replace.
     Put(&'e [u8]),

@@ -76,6 +76,7 @@ impl Gained {
 
 /// What an epoch says of who has an extent, to one who has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: whether an extent may be written in place hangs on it.
 pub enum Holders {
     /// Somebody else has it, or had it for a while.
     Others,

@@ -28,6 +28,7 @@ pub(super) const NUMBER_COST: u64 = size_of::<(TreeId, u64)>() as u64;
 
 /// Whether a key may exist in a lower layer (the sealed delta or the tree).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: a key may be below or it may not.
 pub enum Base {
     /// The trees do not have the key: what is born and gone in this epoch leaves nothing.
     Absent,

@@ -17,6 +17,7 @@ const CHANGED_COST: u64 = 32;
 
 /// Which changes are noted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+// Exhaustive: the levels are ordered, and what is synced hangs on each.
 pub enum Level {
     /// Nothing changed since.
     #[default]

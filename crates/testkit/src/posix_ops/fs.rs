@@ -255,6 +255,7 @@ impl FileSystem for PosixFs {
                 libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE
             }
             FallocateMode::ZeroRange { keep_size: false } => libc::FALLOC_FL_ZERO_RANGE,
+            _ => return Err(Errno::EOPNOTSUPP.into()),
         };
         let (offset, len) = (signed(offset)?, signed(len)?);
         let fd = match self.reopen(ino, libc::O_WRONLY) {

@@ -122,6 +122,7 @@ impl State {
             FallocateMode::Allocate | FallocateMode::KeepSize => file.allocate(offset, end),
             FallocateMode::ZeroRange { .. } => file.zero(offset, end),
             FallocateMode::PunchHole => file.punch(offset, end),
+            _ => return Err(Errno::EOPNOTSUPP.into()),
         }
         if grows {
             file.size = end;

@@ -403,6 +403,7 @@ impl Target for InMount {
                 let keep = if keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
                 libc::FALLOC_FL_ZERO_RANGE | keep
             }
+            _ => return Err(Errno::EOPNOTSUPP.into()),
         };
         sys::fallocate(self.file(path)?, mode, offset, len).fs()
     }

@@ -8,6 +8,7 @@ use std::io;
 
 /// What is allocated at once: an image of a few GB has some thousand, and one with little in it
 /// takes little.
+/// Chosen, not measured.
 const CHUNK: u64 = 1 << 20;
 
 /// A device in memory; what was never written is zeros and takes nothing.

@@ -27,13 +27,17 @@ use std::time::{Duration, Instant};
 use vfs::{Damage, Errno, FsError, Result};
 
 /// Nodes that one step reads at most, and trees that it works on.
+/// Chosen, not measured.
 const STEP_NODES: u64 = 512;
+/// Chosen, not measured.
 const STEP_TREES: usize = 256;
 /// Nodes in a step at mount.
+/// Chosen, not measured.
 const RELOCATION_NODES: u64 = 4096;
 /// Where a test wants many steps.
 const TINY_STEP: u64 = 7;
 /// After a step that failed for want of room.
+/// Chosen, not measured.
 const REST: Duration = Duration::from_secs(5);
 
 pub(crate) struct Cleaner {

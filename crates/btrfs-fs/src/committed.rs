@@ -22,6 +22,7 @@ use std::sync::Arc;
 use vfs::{Errno, Result};
 
 /// References of one extent that are looked at.
+/// Chosen, not measured.
 const MOST_REFS: usize = 256;
 
 /// A file that has something of an extent: its number in some subvolume, and where the extent's first

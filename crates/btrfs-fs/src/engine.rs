@@ -241,6 +241,7 @@ impl Engine {
 }
 
 /// How often who ends changes looks for a moment without operations inside the epoch: some seconds.
+/// Chosen, not measured.
 const STILL_LOOKS: u32 = 100;
 
 /// What a commit makes possible: both hold the committer, so it holds neither.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Who waits for something that nobody may tell him looks again after this.
+/// Chosen, not measured.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// An inode that is being erased, and how far that is.

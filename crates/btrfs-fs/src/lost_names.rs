@@ -9,6 +9,7 @@ use locks::{Mutex, Rank};
 use std::collections::BTreeMap;
 
 /// Beyond this many damaged directories, listings end at what is lost.
+/// Chosen, not measured.
 const MOST: usize = 1 << 16;
 
 pub(crate) struct LostNames(Mutex<BTreeMap<InodeId, u64>>);

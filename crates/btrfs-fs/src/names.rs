@@ -486,6 +486,7 @@ pub(crate) fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64,
 /// first, so where it has links and no name, those who are at work are waited for.
 pub(crate) fn parent(core: &Core, child: InodeId) -> Result<Option<(u64, Vec<u8>)>> {
     /// Of one that is never found a damaged volume has no name.
+    /// Chosen, not measured.
     const LOOKS: u32 = 1000;
     for _ in 0..LOOKS {
         let view = core.view();

@@ -32,13 +32,16 @@ use std::sync::Arc;
 use vfs::{Damage, FsError, Result};
 
 /// Items that one step of erasing removes at most.
+/// Chosen, not measured.
 const STEP: usize = 512;
 /// Items of the first step: enough for most inodes, and even a full volume has the room
 /// that this asks for.
 const FIRST_STEP: usize = SMALL_STEP as usize;
 /// Each step is so many times as large as the one before, up to `STEP`.
+/// Chosen, not measured.
 const STEP_GROWS: usize = 4;
 /// What is left behind so many steps, that is, 40 items, goes on in the background.
+/// Chosen, not measured.
 const AT_ONCE: usize = 2;
 
 /// What there is for a step, and how many items it may remove.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::FsError;
 
 /// Threads that are remembered to have heard of the volume's end.
+/// Chosen, not measured.
 const END_TOLD: usize = 256;
 
 pub(crate) struct Refusals {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use vfs::{Errno, Result};
 
 /// How soon who waits hears of the end.
+/// Chosen, not measured.
 const LOOKS: Duration = Duration::from_millis(2);
 
 /// Which run of the work it is.

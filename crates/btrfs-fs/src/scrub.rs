@@ -25,9 +25,12 @@ use std::time::{Duration, Instant};
 use vfs::{Errno, Result};
 
 /// Bytes of extents that one step looks at, and of content that is read between two rests.
+/// Chosen, not measured.
 const STEP: u64 = 16 << 20;
+/// Chosen, not measured.
 const PIECE: u64 = 1 << 20;
 /// How long a scrub that is to be slow sleeps before it looks whether it still is.
+/// Chosen, not measured.
 const NAP: Duration = Duration::from_millis(20);
 
 /// Where a scrub is, or how the last one ended.

@@ -19,13 +19,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a node costs beside its bytes: its header, the slot, the map's entry.
+/// Estimated.
 const OVERHEAD: usize = 256;
 /// Twice the transport's most threads: they seldom meet.
 const MAX_SHARDS: usize = 64;
 /// Fewer nodes a shard, and eviction knows too little to choose well.
+/// Chosen, not measured.
 const MIN_SHARD_NODES: usize = 32;
 
 /// Nodes that go under one hold when the budget shrinks.
+/// Chosen, not measured.
 const AT_ONCE: usize = 16;
 
 /// What the cache did so far and holds now.

@@ -88,6 +88,7 @@ impl NodeReader for NodeStore {
 }
 
 /// Bytes of one vectored write: enough that more would not help, few enough to hold.
+/// Chosen, not measured.
 const BATCH: usize = 2 << 20;
 
 impl DirtyNodes {

@@ -29,14 +29,18 @@ pub struct MemoryLimits {
 }
 
 /// What is left to one part however much the others have, as a share of everything.
+/// Chosen, not measured.
 const LEAST: u64 = 16;
 /// What inodes may take, as a share of everything.
+/// Chosen, not measured.
 const MOST_INODES: u64 = 4;
 /// The cache's share of that kind is twice as large.
 const LEAST_CACHE: u64 = 8;
 /// The cache follows in steps of such a share of everything.
+/// Chosen, not measured.
 const STEP: u64 = 128;
 /// And what is noted of a delta.
+/// Chosen, not measured.
 const GRAIN: u64 = 4096;
 
 /// How much memory is taken, and how much may be.

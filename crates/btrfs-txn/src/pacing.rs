@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest rest of one operation.
+/// Chosen, not measured.
 const MOST: Duration = Duration::from_millis(10);
 /// Shorter ones are left to the next: the system's timers are late by a tenth of this.
 const LEAST: Duration = Duration::from_micros(500);

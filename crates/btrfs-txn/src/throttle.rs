@@ -23,9 +23,11 @@ pub enum Urgency {
 }
 
 /// Content that one lock hold and one operation store at most, in bytes.
+/// Chosen, not measured.
 pub const BATCH: u64 = 8 << 20;
 /// Work between two rests, and the longest rest: who needs the processor waits for the first, and
 /// a commit that lost it to others is held back by the second.
+/// Both chosen, not measured.
 const WORK: Duration = Duration::from_millis(1);
 const REST: Duration = Duration::from_millis(4);
 

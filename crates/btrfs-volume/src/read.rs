@@ -11,6 +11,7 @@ use btrfs_disk::{Corrupt, DamageKind, Error, Expect, Logical, Node, Physical, Re
 use tracing::warn;
 
 /// Bytes of nodes that are read at once: few enough to be in the processor's cache still when they are judged.
+/// Chosen, not measured.
 const TOGETHER: usize = 256 << 10;
 
 impl Volume {

@@ -13,6 +13,7 @@ use crate::superblock::{self, super_copies};
 use btrfs_disk::{Corrupt, DamageKind, Error, Expect, Logical, Physical, Result};
 
 /// Sectors that are read at once.
+/// Chosen, not measured.
 const BATCH: usize = 256;
 
 macro_rules! scrubbed {

@@ -5,10 +5,13 @@ pub(crate) use locks::{Mutex, Rank};
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bits of a number that one node decides.
+/// Chosen, not measured.
 pub(crate) const BITS: u32 = 6;
 /// Places in which threads mark that they are reading.
+/// Chosen, not measured.
 pub(crate) const PLACES: usize = 64;
 /// How much is given up in a place before somebody looks whether it can be freed.
+/// Chosen, not measured.
 pub(crate) const BATCH: usize = 32;
 
 /// Between a mark and the loads that it protects, and between an unlinking and the look at the

@@ -4,8 +4,10 @@
 pub(crate) use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Slots of a block.
+/// Chosen, not measured.
 pub(crate) const SLOTS: usize = 64;
 /// Blocks of a new table, and places in which threads note where they are.
+/// Chosen, not measured.
 pub(crate) const PLACES: usize = 16;
 
 thread_local! {

@@ -18,6 +18,7 @@ use std::ptr::null_mut;
 /// A segment more doubles the table.
 const SEGMENTS: usize = 24;
 /// Full blocks that a claim passes before it asks how full the table is.
+/// Chosen, not measured.
 const PATIENCE: usize = 4;
 
 /// The allocator refused.

@@ -18,6 +18,7 @@ use btrfs_txn::Core;
 use vfs::Result;
 
 /// Bytes that are read at a time.
+/// Chosen, not measured.
 const PIECE: u64 = 1 << 20;
 
 type Sums = Vec<(Logical, Box<[u8]>)>;

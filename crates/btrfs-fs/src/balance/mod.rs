@@ -37,6 +37,7 @@ use step::Batch;
 use vfs::{Errno, FsError, Result};
 
 /// Commits for which nothing may get better.
+/// Chosen, not measured.
 const PATIENCE: usize = 8;
 
 /// What a balance did.

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use vfs::{Errno, FsError, Result};
 
 /// How long the readers of old roots are waited for.
+/// Chosen, not measured.
 const READERS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Committer {

@@ -83,10 +83,12 @@ const EACH: u64 = 6;
 /// What it takes without any.
 const EMPTY: u64 = 64;
 /// Hashes that there is room for at first.
+/// Chosen, not measured.
 const FEW: usize = 3;
 /// Sets of a large directory. Those of a million names have 4,000 each, which is below a millisecond.
 const PARTS: usize = 256;
 /// A set of so many is put in parts when it would grow.
+/// Chosen, not measured.
 const MANY: usize = 4096;
 
 impl Known {

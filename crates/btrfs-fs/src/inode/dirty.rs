@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Longest piece; a longer run is several pieces, so that growing one copies little.
+/// Chosen, not measured.
 const PIECE_MAX: usize = 1 << 20;
 
 pub(crate) struct Dirty {

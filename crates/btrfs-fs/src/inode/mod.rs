@@ -64,12 +64,16 @@ pub(crate) struct Inodes {
 /// What one takes: with its counts, its place in the index, and what the allocator adds.
 const INODE_COST: u64 = Ref::<Inode>::layout().size() as u64 + 32;
 /// What directories may know of their names, as a share of what inodes may take.
+/// Chosen, not measured.
 const NAMES_SHARE: u64 = 8;
 /// Inodes that come by one thread between two looks at their number, at most.
+/// Chosen, not measured.
 const NOTED_EACH: u64 = 256;
 /// For each that came so many are looked at, for some that can leave.
+/// Chosen, not measured.
 const LOOKED_AT: u64 = 4;
 /// Looked at behind a commit between two looks at their number.
+/// Chosen, not measured.
 const LOOKED_AT_ONCE: usize = 1024;
 
 thread_local! {

@@ -13,8 +13,10 @@ use btrfs_txn::delta::{Ask, Level};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Bytes of a delta whose commit may fill a block group.
+/// Chosen, not measured.
 const LARGE: u64 = 1 << 20;
 /// Nodes that are kept for the log meanwhile, at most.
+/// Chosen, not measured: 4 MiB of nodes of 16 KiB.
 const SPARE: u64 = 256;
 
 #[derive(Default)]

@@ -21,12 +21,16 @@ use inode_index::Ref;
 use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
 /// Extent items that one operation shares at most.
+/// Chosen, not measured.
 const STEP: usize = 512;
 /// Extent items that one call shares: who waits for it can be told to end behind that.
+/// Chosen, not measured.
 const SHARED_AT_ONCE: usize = 16 * STEP;
 /// Bytes that one call copies where they cannot be shared.
+/// Chosen, not measured.
 const COPIED_AT_ONCE: u64 = 128 << 20;
 /// Bytes that a copy without sharing moves at a time.
+/// Chosen, not measured.
 const CHUNK: usize = 1 << 20;
 
 /// A range of one file onto a range of another (or the same).

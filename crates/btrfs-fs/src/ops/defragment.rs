@@ -22,8 +22,10 @@ use std::ops::Range;
 use vfs::{Ino, Result};
 
 /// What is looked at together.
+/// Chosen, not measured.
 const WINDOW: u64 = 1 << 30;
 /// So many extents are looked at with the file locked.
+/// Chosen, not measured.
 const LOOKED_AT: usize = 256;
 
 /// What to write anew.

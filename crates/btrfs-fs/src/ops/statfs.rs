@@ -64,6 +64,7 @@ fn underway(engine: &Engine, data: &ClassTotals) -> u64 {
 /// Without metadata no data can be written either.
 fn metadata_is_full(engine: &Engine, totals: &Totals) -> bool {
     /// What making a file asks for, about.
+    /// Chosen, not measured.
     const NODES: u64 = 256;
     let metadata = &totals.metadata;
     let free = metadata.free.saturating_sub(metadata.reserved);

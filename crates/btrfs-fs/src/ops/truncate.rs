@@ -17,6 +17,7 @@ use vfs::{Errno, Result, SetAttr};
 
 /// Extent items that one operation drops at most: some milliseconds with the inode's lock held,
 /// and little of the metadata that has to be reserved for it.
+/// Chosen, not measured.
 const STEP: usize = 1024;
 
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
@@ -109,6 +110,7 @@ pub(crate) struct Retries(u32);
 
 impl Retries {
     /// Each gives back what was pinned, so a few are enough unless others take all of it.
+    /// Chosen, not measured.
     const MOST: u32 = 20;
 
     /// True when all is done; else makes room for the rest.

@@ -27,8 +27,10 @@ use std::convert::Infallible;
 use vfs::{Damage, Errno, Ino, Result};
 
 /// Content that is read at a time.
+/// Chosen, not measured.
 const CHUNK: usize = 1 << 20;
 /// Bytes of the tree that one operation puts, at most, but for what one chunk of content makes.
+/// Chosen, not measured.
 const STEP: usize = 128 << 10;
 
 /// What a file is to be verified by from here on.

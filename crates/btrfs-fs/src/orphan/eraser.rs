@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use vfs::Result;
 
 /// Items that are erased in one epoch. Behind them it asks for a commit, and waits for that.
+/// Chosen, not measured.
 const PER_EPOCH: u64 = 8 << 10;
 
 /// What was erased in an epoch.

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Commits that may make room in a group for one operation: promises live through one.
+/// Chosen, not measured.
 pub(crate) const PATIENCE: u32 = 2;
 
 #[derive(Default)]

@@ -22,6 +22,7 @@ const ACCOUNTS: [TreeId; 4] =
 
 /// Where less is free than so many times what keeps account of space, it matters what of that a commit
 /// can reach.
+/// Chosen, not measured.
 const SHORT: u64 = 8;
 
 /// Of the last commit; see [`Trees`].

@@ -66,6 +66,7 @@ use vfs::Result;
 
 /// Metadata is reserved in steps of this many bytes where there is plenty: one chunk lock for
 /// some thousand operations.
+/// Chosen, not measured.
 const STEP: u64 = 8 << 20;
 
 /// What is held of reserved space.

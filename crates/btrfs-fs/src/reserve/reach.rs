@@ -29,8 +29,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Leaves of an extent tree that is looked at: beyond, a look behind each commit takes too long.
+/// Chosen, not measured: 1 GiB of nodes of 16 KiB.
 const MOST: u64 = 1 << 16;
 /// Leaves between the references of one extent that are worth a look at all of them.
+/// Chosen, not measured.
 const MANY: usize = 8;
 
 /// Leaves that not every commit may rewrite.

@@ -9,8 +9,10 @@ use btrfs_txn::Usage;
 use std::sync::atomic::Ordering;
 
 /// Where the next commit holds less than this there is little to come back, and nobody rests for it.
+/// Chosen, not measured.
 const LARGE_COMMIT: u64 = 128 << 20;
 /// A delta is worth a commit for room alone from such a share of its memory on.
+/// Chosen, not measured.
 const WORTH: u64 = 16;
 
 impl Reserver {

@@ -10,24 +10,32 @@ use std::time::{Duration, Instant};
 use vfs::{Errno, FsError, Result};
 
 /// What must come back at least for a commit to be worth its while, in nodes.
+/// Chosen, not measured.
 const WORTH: u64 = 64;
 /// The same as a part of all metadata, where each step changes leaves that lie apart and so is held far more
 /// for than it takes: ever more commits would each bring ever less.
+/// Chosen, not measured.
 const WORTH_PART: u64 = 16;
 /// Commits that a removal asks for before it gives up: others may take what comes back.
+/// Chosen, not measured.
 const PATIENCE: u32 = 8;
 /// How long a removal waits for others who are under way, each time, and how often it looks. Some wait
 /// for what takes longer, and are not to be waited for.
+/// Chosen, not measured.
 const LONGEST: Duration = Duration::from_millis(50);
+/// Chosen, not measured.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// How long erasing in the background is waited for: where some of it was done, which a commit gives back;
 /// and for a step, in front of which it may look for room itself.
+/// Chosen, not measured.
 const SOME_STEPS: Duration = Duration::from_secs(1);
+/// Chosen, not measured.
 const ONE_STEP: Duration = Duration::from_secs(10);
 
 /// How often one search waits for that. Others may remove without an end, and what is erased may give nothing
 /// back (somebody else has it, too): who waits keeps a server's thread.
+/// Chosen, not measured.
 pub(super) const ERASURES: u32 = 20;
 
 /// What one search for room has done so far.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use vfs::{Damage, DamageKind, Result};
 
 /// Content that is read and verified at a time: whole blocks, whatever their size.
+/// Chosen, not measured.
 const CHUNK: u64 = 1 << 20;
 
 /// A file whose descriptor has been read.

@@ -20,12 +20,16 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Content that is compressed ahead at a time, in bytes.
+/// Chosen, not measured: as much as one operation stores at once (`btrfs_txn::BATCH`).
 pub(super) const MOST: u64 = 8 << 20;
 /// Inodes that are looked at for that.
+/// Chosen, not measured.
 const SEVERAL: usize = 256;
 /// Pieces that are judged together.
+/// Chosen, not measured.
 const GROUP: usize = 4;
 /// Bytes of content for which another thread is asked to help.
+/// Chosen, not measured.
 const WORTH_A_THREAD: u64 = 64 << 10;
 
 /// One piece of content.

@@ -23,6 +23,7 @@ use vfs::{FsError, Result};
 /// Direct writes grow an extent until it is so many times their length: who writes directly
 /// overwrites parts, which gives nothing back before all of an extent is gone, and each write
 /// passes over the items that the extent in front has taken the place of.
+/// Chosen, not measured.
 const GROWTH: u64 = 32;
 
 /// How far content has come when `store` returns.

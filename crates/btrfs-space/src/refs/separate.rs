@@ -24,6 +24,7 @@ pub(crate) const NEAR: u64 = 1 << 10;
 /// For a holder that must have an item.
 pub(crate) const ANYWHERE: u64 = u64::MAX;
 /// So few are looked for in any order.
+/// Chosen, not measured.
 const FEW: usize = 8;
 
 /// Where a holder's item is, or would be.

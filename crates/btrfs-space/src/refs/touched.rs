@@ -12,6 +12,7 @@ const UNITS: u64 = 1 << 44;
 /// An extent is that long at most, in units: more than the 128 MiB that files make.
 const MOST_UNITS: u64 = 1 << 16;
 /// So many stand there before it is looked whether some stand there twice.
+/// Chosen, not measured.
 const FEW: usize = 1 << 16;
 
 /// An extent's address, length and kind.

@@ -18,6 +18,7 @@ use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
 /// Rounds that settling may take; a handful is usual.
+/// Chosen, not measured.
 const MAX_ROUNDS: usize = 100;
 
 /// What came and went in one block group.

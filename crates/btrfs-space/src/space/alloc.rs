@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A range shorter than wanted is taken before a chunk is made if it has this much.
+/// Chosen, not measured.
 const GOOD_ENOUGH: u64 = 1 << 20;
 
 /// Groups of a kind that come into question.

@@ -12,12 +12,14 @@ use btrfs_disk::ids::block_group::{DATA, DUP, PROFILE_MASK};
 use std::sync::Arc;
 
 /// Searches for one allocation, each of which others' releases spoiled, until it is given up.
+/// Chosen, not measured.
 const SEARCHES: u32 = 100;
 
 /// No target.
 const OWN: u64 = u64::MAX;
 
 /// Threads begin their searches in this many places.
+/// Chosen, not measured.
 pub(super) const SLOTS: usize = 32;
 
 #[derive(Default)]

@@ -17,8 +17,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The device is told of so much at once.
+/// Chosen, not measured.
 const PIECE: u64 = 16 << 20;
 /// Pieces are multiples of this, and no smaller but at the end of a range.
+/// Chosen, not measured.
 const GRAIN: u64 = 64 << 10;
 
 impl Space {

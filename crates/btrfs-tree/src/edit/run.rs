@@ -56,6 +56,7 @@ pub(super) struct Run<E> {
 
 /// Nodes that share their contents at most, where many overflow side by side: looking whether
 /// one more helps takes as long as there are entries.
+/// Chosen, not measured.
 const SHARERS: usize = 8;
 
 impl<'l, E: Entry<'l>> Run<E> {

@@ -9,6 +9,7 @@ use crate::ObjectId;
 use locks::{Mutex, Rank};
 use std::collections::BTreeMap;
 
+/// Chosen, not measured.
 const MOST: usize = 1 << 16;
 
 /// See above.

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) type SubKey = (u8, u64);
 
 /// What a changed key costs in its set, roughly.
+/// Chosen, not measured.
 const CHANGED_COST: u64 = 32;
 
 /// Which changes are noted.

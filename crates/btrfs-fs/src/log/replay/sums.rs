@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use vfs::Result;
 
 /// Sectors in a run at most.
+/// Chosen, not measured: 16 KiB of CRC-32C.
 const RUN: u64 = 4096;
 
 #[derive(Default)]

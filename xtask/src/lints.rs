@@ -6,8 +6,8 @@
 //! A library's public enum may gain variants (`non_exhaustive`), or says why it never will without
 //! everybody hearing of it (`// Exhaustive: ...`).
 //!
-//! And what stands in front of a file system passes each of its calls on: of one that has a default the compiler
-//! would not say that it is missing.
+//! And what stands in front of a file system or a block device passes each of its calls on: of one that
+//! has a default the compiler would not say that it is missing.
 //!
 //! It does not know binaries and tests. Tools, which nobody builds on but tests and measurements,
 //! are not asked.
@@ -34,9 +34,26 @@ const NUMBERS: [&str; 6] = [
 ];
 const UNCUT: &str = "#![cfg_attr(not(test), deny(clippy::as_conversions))]";
 
-/// The trait of file systems, and what of the product has another behind it.
-const TRAIT: &str = "crates/vfs/src/file_system.rs";
-const WRAPPERS: [&str; 2] = ["crates/spinney/src/guard.rs", "crates/cli/src/mount/fault.rs"];
+/// Traits of which something of the product has another behind it: name, file, and what that is.
+const WRAPPED: [(&str, &str, &[&str]); 2] = [
+    (
+        "FileSystem",
+        "crates/vfs/src/file_system.rs",
+        &["crates/spinney/src/guard.rs", "crates/cli/src/mount/fault.rs"],
+    ),
+    (
+        "BlockDevice",
+        "crates/blockdev/src/lib.rs",
+        &[
+            "crates/blockdev/src/lib.rs",
+            "crates/blockdev/src/slice.rs",
+            "crates/blockdev/src/sticky.rs",
+            "crates/cli/src/commands/mkfs/held.rs",
+        ],
+    ),
+];
+/// Defaults that say nothing of their own.
+const DERIVED: [&str; 1] = ["is_empty"];
 
 pub fn run() -> Result<bool, String> {
     let libraries = libraries_refuse()?;
@@ -96,24 +113,29 @@ fn enums(text: &str) -> (usize, Vec<&str>) {
 }
 
 fn wrappers_pass_on() -> Result<bool, String> {
-    let all = read(TRAIT)?;
-    let mut whole = true;
-    for path in WRAPPERS {
-        for name in missing(&all, &read(path)?) {
-            println!("lints: {path} does not pass on {name}");
-            whole = false;
+    let (mut whole, mut count) = (true, 0);
+    for (name, file, wrappers) in WRAPPED {
+        let all = read(file)?;
+        for path in wrappers {
+            count += 1;
+            for call in missing(name, &all, &read(path)?) {
+                println!("lints: {path} does not pass on {call}");
+                whole = false;
+            }
         }
     }
-    println!("lints: {} wrappers of file systems", WRAPPERS.len());
+    println!("lints: {count} wrappers of file systems and block devices");
     Ok(whole)
 }
 
-/// Methods of the trait in `all` that `wrapper` has none of.
-fn missing<'t>(all: &'t str, wrapper: &str) -> Vec<&'t str> {
-    let methods = all.split_once("pub trait FileSystem").map_or("", |(_, methods)| methods);
-    let own = wrapper.split_once("FileSystem for").map_or("", |(_, own)| own);
-    let names = methods.lines().filter_map(|line| line.strip_prefix("    fn ")?.split_once('('));
-    names.map(|(name, _)| name).filter(|name| !own.contains(&format!("fn {name}("))).collect()
+/// Methods of the trait `name` in `all` that `wrapper` has none of.
+fn missing<'t>(name: &str, all: &'t str, wrapper: &str) -> Vec<&'t str> {
+    let methods = all.split_once(&format!("pub trait {name}")).map_or("", |(_, methods)| methods);
+    let methods = methods.split_once("\n}").map_or(methods, |(methods, _)| methods);
+    let own = wrapper.split_once(&format!("{name} for")).map_or("", |(_, own)| own);
+    let calls = methods.lines().filter_map(|line| line.strip_prefix("    fn ")?.split_once('('));
+    let lacks = |call: &&str| !own.contains(&format!("fn {call}(")) && !DERIVED.contains(call);
+    calls.map(|(call, _)| call).filter(lacks).collect()
 }
 
 fn libraries_refuse() -> Result<bool, String> {
@@ -167,10 +189,12 @@ mod tests {
 
     #[test]
     fn a_default_is_not_passed_on_by_itself() {
-        let all = "fn other(\npub trait FileSystem: Send {\n    fn root(&self);\n    fn sync_by(\n";
+        let all = "fn other(\npub trait FileSystem: Send {\n    fn root(&self);\n    fn is_empty(\n    fn sync_by(\n}\n    fn no(\n";
         let wrapper = "impl FileSystem for Guard {\n    fn root(&self) {}\n";
-        assert_eq!(missing(all, wrapper), ["sync_by"]);
-        assert!(missing(all, &format!("{wrapper}    fn sync_by(&self)")).is_empty());
+        assert_eq!(missing("FileSystem", all, wrapper), ["sync_by"]);
+        assert!(missing("Other", all, wrapper).is_empty());
+        let whole = format!("{wrapper}    fn sync_by(&self)");
+        assert!(missing("FileSystem", all, &whole).is_empty());
     }
 
     #[test]

@@ -26,7 +26,7 @@ usage: cargo xtask COMMAND
   lints                       every library refuses items without documentation, and `pub` ones
                               that nobody can reach; public enums say whether variants may come;
                               where bytes become numbers none is cut; what wraps a file system
-                              passes on all calls
+                              or a block device passes on all calls
   tests                       build and run all test programs, one for each processor at a time
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
                               count test results; the last line is `N passed, M failed, K skipped`";

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Content that is read at a time: whole blocks, whatever their size.
+/// Chosen, not measured.
 const CHUNK: u64 = 1 << 20;
 
 /// A file whose descriptor, size and items fit together.

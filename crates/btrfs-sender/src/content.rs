@@ -20,6 +20,7 @@ const PUNCH_HOLE: u32 = 3;
 /// What compressed extents are at most; a longer one is sent as it reads.
 const MAX_STORED: u64 = 128 << 10;
 /// Extents of a file that are in memory at once.
+/// Chosen, not measured.
 const BATCH: usize = 4096;
 
 /// A file that is being sent.

@@ -21,6 +21,7 @@ use btrfs_send::Command;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// How many wait for each other at most before something is put aside.
+/// Chosen, not measured.
 const PATIENCE: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -32,6 +32,7 @@ pub(crate) struct Namespace<'s> {
 }
 
 /// Entries of a cache, at most.
+/// Chosen, not measured.
 const CACHED: usize = 1 << 16;
 
 impl<'s> Namespace<'s> {

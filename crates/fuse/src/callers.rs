@@ -72,6 +72,7 @@ impl Callers for Proc {
 
     fn is_in_ioctl(&self, thread: u32, command: u32) -> Option<bool> {
         // Its request may be here before it sleeps.
+        /// Chosen, not measured.
         const LOOKS: u32 = 200;
         for _ in 0..LOOKS {
             let call = std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;

@@ -19,11 +19,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long FORGETs gather. A thousand wake-ups a second are few.
+/// Chosen, not measured.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Messages that `fetch` reads: what its caller caused is among the first.
+/// Chosen, not measured.
 const ENOUGH: usize = 8;
 /// How long `fetch` waits for what others have read before: mostly that is done sooner, and what
 /// is not its caller hears of later.
+/// Chosen, not measured.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// For a request and its reply.

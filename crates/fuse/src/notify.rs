@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 use vfs::{Ino, Observer};
 
 /// How long somebody waits for a message to be acted upon.
+/// Chosen, not measured.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The same, where nobody waits for the one who waits.
+/// Chosen, not measured.
 const LONG_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Observer for Notifier {

@@ -410,6 +410,7 @@ impl Drop for Vital {
 /// Waits for threads that have nothing to wait for any more, but not for ever: one that
 /// hangs all the same ends with the process.
 fn join(threads: Vec<JoinHandle<()>>) {
+    /// Chosen, not measured.
     const PATIENCE: Duration = Duration::from_secs(2);
     let deadline = Instant::now() + PATIENCE;
     for thread in threads {

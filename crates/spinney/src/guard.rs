@@ -25,6 +25,7 @@ use vfs::{
 };
 
 /// What one change may add at once: the engine's own bound is a little higher than the guard's.
+/// Chosen, not measured.
 pub(crate) const HEADROOM: u64 = 64 << 20;
 
 pub(crate) struct Guard {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 
 /// So many wait at the door: each takes one request on the old processor when callers move.
+/// Not measured apart from polling as a whole.
 const AT_DOOR: usize = 4;
 /// With fewer there another is sent, before nobody is left for the next request.
 const FEW: usize = AT_DOOR / 2;

@@ -11,6 +11,7 @@ use vfs::{Errno, FallocateMode, Ino, SeekWhence, WriteFlags};
 
 /// One COPY_FILE_RANGE keeps its caller (who cannot be killed meanwhile) no longer
 /// than this many bytes take; callers go on where it stopped.
+/// Chosen, not measured.
 const COPY_AT_ONCE: u64 = 1 << 30;
 /// The reply of the older operation counts in 32 bits; stay at a block boundary.
 const COPY_32_BITS: u64 = 0xffff_f000;

@@ -106,6 +106,7 @@ impl Pages {
 }
 
 /// The longest range, in chunks, whose notes are looked at; of a longer one all is dropped.
+/// Chosen, not measured.
 const LOOKED_AT: u64 = 1 << 10;
 
 /// Where a request came from: those that wait there hold others up.

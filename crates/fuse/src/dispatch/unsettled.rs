@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use vfs::{Ino, Observer};
 
 /// Notes that are kept; with more of them every change is told.
+/// Chosen, not measured.
 const MOST: usize = 1 << 16;
 
 #[derive(Default)]

@@ -12,8 +12,10 @@ use std::time::Duration;
 use vfs::{Errno, Result};
 
 /// INTERRUPTs that are remembered of requests that do not listen: mostly they never will.
+/// Chosen, not measured.
 const REMEMBERED: usize = 256;
 /// How soon a signal is heard of, and the end of what is waited for, at the latest.
+/// Chosen, not measured.
 const LONGEST: Duration = Duration::from_millis(50);
 
 #[derive(Default)]

@@ -9,6 +9,7 @@ use crate::sys;
 use std::fs;
 use std::thread;
 
+/// Processors of a machine on which it pays, and below at most. Chosen; figures are of machines of two.
 const FEWEST: usize = 2;
 const MOST: usize = 8;
 

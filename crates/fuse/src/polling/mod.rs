@@ -41,6 +41,7 @@ use std::time::{Duration, Instant};
 pub(crate) const USUAL: Duration = Duration::from_micros(300);
 /// So many requests, each soon after the one before: now is when polling begins. A single
 /// request is not worth the wake-ups, nor is opening a file.
+/// Not measured apart from polling as a whole.
 const SUCCESSION: u32 = 16;
 
 const NOWHERE: usize = usize::MAX;

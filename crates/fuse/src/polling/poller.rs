@@ -19,8 +19,10 @@ use std::time::Duration;
 /// back takes longer.
 const GAP: Duration = Duration::from_nanos(900);
 /// Passes between two looks at what was served, whose cache lines servers write to.
+/// Not measured apart from polling as a whole.
 const SELDOM: u64 = 16;
 /// Requests after which it judges where they come from.
+/// Not measured apart from polling as a whole.
 const SOME: u64 = 16;
 
 /// `coming` goes when it has its place: from then on it asks the kernel for nothing.

@@ -7,9 +7,11 @@
 
 use std::time::Duration;
 
+/// The first rest, and below the longest. Not measured apart from polling as a whole.
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(100);
 /// Who polled for so long met nobody at first: several ticks of the watcher.
+/// Not measured apart from polling as a whole.
 const IN_PEACE: Duration = Duration::from_millis(10);
 
 #[derive(Default)]

@@ -12,13 +12,17 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Between two looks. Not measured apart from polling as a whole.
 const TICK: Duration = Duration::from_millis(2);
 /// Moves in one tick from which on callers or servers wander: servers follow more than one
 /// caller, or a poller is missing where one should be.
+/// Not measured apart from polling as a whole.
 const WANDERS: u64 = 3;
 /// One request in so many that another caller made than the one before: there are several.
+/// Not measured apart from polling as a whole.
 const SEVERAL: u64 = 4;
 /// Such ticks in a row, before it is sure.
+/// Not measured apart from polling as a whole.
 const SURE: u32 = 3;
 
 /// What was seen of one processor.

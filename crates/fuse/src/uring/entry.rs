@@ -14,6 +14,7 @@ use std::io;
 /// the longest is an extended attribute of 64 KiB.
 const SCRATCH: usize = 72 << 10;
 /// READs from this size on are worth a wake-up on another processor.
+/// Chosen, not measured.
 const LARGE_READ: u32 = 64 << 10;
 
 pub(super) struct Entry {

@@ -50,6 +50,7 @@ enum Share {
 
 /// Two in a row of the other's kind move the entry: in a mixture of both, moving
 /// it for each would cost more than serving a few in the wrong place.
+/// Chosen, not measured.
 const STREAK: u32 = 2;
 
 #[derive(Default)]

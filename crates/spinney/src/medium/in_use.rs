@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A mount that is just ending holds its loop device a little longer.
+/// Chosen, not measured.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 

@@ -23,6 +23,7 @@ pub use disk::{Disk, Partition, part_of};
 pub use in_use::devices_over;
 
 /// How long something may be busy before that is an error.
+/// Chosen, not measured.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// For what an image or device is opened, and who else may have it meanwhile.

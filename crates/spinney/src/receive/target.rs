@@ -24,8 +24,10 @@ use vfs::{
 /// Whose things are made.
 const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
 /// A copy of what cannot be shared.
+/// Chosen, not measured.
 const COPY: usize = 1 << 17;
 /// Subvolumes that are cloned from, and remembered.
+/// Chosen, not measured.
 const ORIGINS: usize = 64;
 
 /// Below a directory of a volume.

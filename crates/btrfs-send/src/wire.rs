@@ -184,7 +184,6 @@ pub(crate) fn index(len: u32) -> usize {
 pub(crate) fn wide(len: usize) -> u64 {
     u64::try_from(len).expect("no target has longer indices")
 }
-/// Makes the checksums of a stream's commands right, whatever the commands are, up to where it is
 
 /// Makes the checksums of a stream's commands right, whatever the commands are, up to where it is
 /// none any more. For tests.

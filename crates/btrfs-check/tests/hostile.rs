@@ -8,7 +8,7 @@ use blockdev::{BlockDevice, MemDevice};
 use btrfs_check::{CheckOptions, check};
 use btrfs_disk::{ChecksumType, Superblock};
 use btrfs_volume::{OpenOptions, Volume};
-use common::{Scratch, ready, sh};
+use common::{Scratch, mkfs_btrfs, mounted, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,16 +36,15 @@ fn image(name: &str) -> Option<Vec<u8>> {
     }
     let scratch = Scratch::new(name);
     let image = scratch.path("image");
-    sh(&format!(
-        "image={}; truncate -s 120M $image; mkfs.btrfs -q --mixed -R quota $image >/dev/null 2>&1
-        mkdir $image.mnt; mount -o loop $image $image.mnt || exit 1
-        ( cd $image.mnt; set -e; for i in $(seq 1 200); do echo $i > f$i; done
-          head -c 200000 /dev/urandom > big; cp --reflink=always big clone
-          btrfs -q subvolume create s; cp f1* s; btrfs -q subvolume snapshot s t; rm t/f11*
-          for i in $(seq 1 150); do ln f1 s-link-with-a-long-name-$i; done; sync -f .; rm f7* )
-        status=$?; umount $image.mnt; exit $status",
-        image.display()
-    ));
+    mkfs_btrfs(&image, "120M", "mkfs.btrfs --mixed -R quota");
+    mounted(
+        &image,
+        "",
+        "set -e; for i in $(seq 1 200); do echo $i > f$i; done
+        head -c 200000 /dev/urandom > big; cp --reflink=always big clone
+        btrfs -q subvolume create s; cp f1* s; btrfs -q subvolume snapshot s t; rm t/f11*
+        for i in $(seq 1 150); do ln f1 s-link-with-a-long-name-$i; done; sync -f .; rm f7*",
+    );
     Some(std::fs::read(&image).expect("image"))
 }
 

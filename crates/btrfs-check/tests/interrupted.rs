@@ -7,8 +7,9 @@ mod common;
 use btrfs_check::FindingKind;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Logical, TreeId};
-use common::{Scratch, assert_sound, listing, ours, ready, sh, theirs};
+use common::{Scratch, assert_sound, listing, mkfs_btrfs, mounted, ours, ready, sh, theirs};
 use fuzzing::patch::Patch;
+use std::path::Path;
 
 /// Copies an image that is in use: superblocks first, since a commit never writes over
 /// what the superblock in force leads to. Torn copies are still possible.
@@ -23,14 +24,9 @@ live_copy() {
 }
 "#;
 
-fn on_volume(image: &str, mkfs: &str, script: &str) -> String {
-    sh(&format!(
-        "image={image}; {LIVE_COPY}
-        truncate -s 1G $image; mkfs.btrfs -q {mkfs} $image >/dev/null 2>&1 || exit 1
-        mkdir $image.mnt; mount -o loop,noatime,commit=1 $image $image.mnt || exit 1
-        ( cd $image.mnt; set -e; {script} ); status=$?
-        umount $image.mnt || umount -l $image.mnt; rmdir $image.mnt; exit $status"
-    ))
+fn on_volume(image: &Path, mkfs: &str, script: &str) -> String {
+    mkfs_btrfs(image, "1G", &format!("mkfs.btrfs {mkfs}"));
+    mounted(image, "noatime,commit=1", &format!("{LIVE_COPY}\nset -e; {script}"))
 }
 
 const TREES: &str = "
@@ -57,13 +53,12 @@ fn balances() {
     }
     let scratch = Scratch::new("balance");
     let image = scratch.path("image");
-    let path = image.display().to_string();
     let script = format!(
         "{TREES}
         (for k in 1 2 3; do btrfs balance start -f --full-balance . ; done >/dev/null 2>&1) &
         for k in 1 2 3 4 5 6 7 8 9 10; do sleep 0.12; live_copy $image $image.$k; done; wait"
     );
-    on_volume(&path, "-n 4096 -m single", &script);
+    on_volume(&image, "-n 4096 -m single", &script);
     let (mut agreed, mut torn) = (0, 0);
     for k in 1..=10 {
         let copy = scratch.path(&format!("image.{k}"));
@@ -88,7 +83,6 @@ fn subvolume_deletions() {
     }
     let scratch = Scratch::new("deletion");
     let image = scratch.path("image");
-    let path = image.display().to_string();
     let script = format!(
         "{TREES}
         for d in $(seq 1 40); do mkdir s1/x$d
@@ -99,7 +93,7 @@ fn subvolume_deletions() {
         btrfs -q subvolume delete s1 more > /dev/null; btrfs filesystem sync .
         fsfreeze -f .; cp --sparse=always $image $image.dead; fsfreeze -u ."
     );
-    on_volume(&path, "-n 4096 -m single", &script);
+    on_volume(&image, "-n 4096 -m single", &script);
     let image = scratch.path("image.dead");
     let path = image.display().to_string();
     let (mut dead, mut halfway) = (0, 0);
@@ -110,10 +104,7 @@ fn subvolume_deletions() {
         halfway +=
             root.lines().filter(|l| l.contains("drop_progress") && !l.contains("(0 ")).count();
         // The cleaner begins at mount and is stopped by the unmount.
-        sh(&format!(
-            "mkdir -p {path}.mnt; mount -o loop,noatime {path} {path}.mnt
-            (btrfs filesystem sync {path}.mnt; sleep {pause}); umount {path}.mnt"
-        ));
+        mounted(&image, "noatime", &format!("btrfs filesystem sync .; sleep {pause}"));
     }
     println!("{dead} times a subvolume was being deleted, {halfway} times half of it was gone");
     assert!(dead >= 2, "the first copy has both of them");
@@ -127,7 +118,6 @@ fn open_unlinked_files_and_a_log_tree() {
     }
     let scratch = Scratch::new("orphans");
     let image = scratch.path("image");
-    let path = image.display().to_string();
     let script = "
         mkdir d; head -c 1000000 /dev/urandom > d/unlinked; head -c 100000 /dev/zero > d/kept
         exec 9< d/unlinked; rm d/unlinked; mkdir gone; btrfs filesystem sync .
@@ -135,7 +125,7 @@ fn open_unlinked_files_and_a_log_tree() {
         echo more >> d/kept; sync d/kept 2>/dev/null; dd if=/dev/zero of=d/kept bs=4k count=1 \
             seek=40 conv=notrunc,fsync status=none
         live_copy $image $image.log; exec 9<&-";
-    on_volume(&path, "", script);
+    on_volume(&image, "", script);
     let report = assert_sound(&scratch.path("image.orphans"), "orphans", true);
     assert_eq!(report.totals.orphans, 1);
     let report = ours(&scratch.path("image.log"), false);
@@ -155,13 +145,12 @@ fn what_a_log_and_a_deletion_explain() {
     }
     let scratch = Scratch::new("explained");
     let image = scratch.path("image");
-    let path = image.display().to_string();
     let script = "
         fallocate -l 1M a; dd if=/dev/zero of=b bs=4k count=1 status=none; sync -f .
         dd if=/dev/urandom of=a bs=4k count=9 seek=20 conv=notrunc,fsync status=none
         dd if=/dev/urandom of=b bs=4k count=9 seek=20 conv=notrunc,fsync status=none
         live_copy $image $image.log";
-    on_volume(&path, "", script);
+    on_volume(&image, "", script);
     let log = scratch.path("image.log");
     // As a crash leaves it that the kernel's replay was interrupted behind: the sums that the log
     // carries are in the tree.
@@ -202,7 +191,6 @@ fn a_large_file_half_deleted() {
 fn copies_of_a_deletion() -> usize {
     let scratch = Scratch::new("half");
     let image = scratch.path("image");
-    let path = image.display().to_string();
     let script = "
         python3 -c 'import os
 f = os.open(\"big\", os.O_RDWR | os.O_CREAT)
@@ -211,7 +199,7 @@ for i in range(40000): os.pwrite(f, b\"x\" * 4096, i * 8192)'
         while [ $k -lt 12 ] && { [ $k -lt 3 ] || kill -0 $! 2>/dev/null; }; do
             k=$((k + 1)); btrfs filesystem sync .; live_copy $image $image.$k
         done; wait";
-    on_volume(&path, "-m single", script);
+    on_volume(&image, "-m single", script);
     let copies =
         (1..).map(|k| scratch.path(&format!("image.{k}"))).take_while(|path| path.exists());
     let (mut half, mut count) = (0, 0);

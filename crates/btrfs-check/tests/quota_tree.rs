@@ -7,7 +7,7 @@ use btrfs_check::Report;
 use btrfs_disk::items::QgroupLimit;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
-use common::{Scratch, copy, listing, ours, ready, sh, theirs};
+use common::{Scratch, copy, listing, mkfs_btrfs, mounted, ours, ready, theirs};
 use fuzzing::patch::Patch;
 use std::path::Path;
 use testkit::oracle::newer_mkfs;
@@ -86,13 +86,8 @@ const CASES: &[Case] = &[
 
 /// Makes an image and runs `load` in its mount.
 fn make(image: &Path, mkfs: &str, load: &str) {
-    sh(&format!(
-        "image={}; rm -f $image; truncate -s 128M $image; {mkfs} -q $image >/dev/null 2>&1 || exit 1
-        mkdir $image.mnt; mount -o loop,noatime $image $image.mnt || exit 1
-        ( cd $image.mnt; set -e; {load} ); status=$?
-        umount $image.mnt || umount -l $image.mnt; rmdir $image.mnt; exit $status",
-        image.display()
-    ));
+    mkfs_btrfs(image, "128M", mkfs);
+    mounted(image, "noatime", &format!("set -e; {load}"));
 }
 
 /// Of the items' findings; numbers are judged elsewhere.

@@ -113,7 +113,7 @@ fn the_kernel_mounts_writes_and_scrubs() {
     for options in cases {
         let options = MkfsOptions { label: b"spinney".to_vec(), ..options };
         make(&image, mkfs::minimum_size(&options).expect("minimum") + 64 * MIB, &options);
-        let Some(mount) = Mount::new(&image, scratch.path("mnt")) else { return };
+        let Some(mount) = Mount::new(&image) else { return };
         let shown = run(Command::new("stat").args(["-c", "%u %g %a"]).arg(&mount.dir));
         let wanted = format!("{} {} {:o}", options.root_uid, options.root_gid, options.root_perm);
         assert_eq!(shown.trim(), wanted);
@@ -133,7 +133,7 @@ fn the_kernel_mounts_writes_and_scrubs() {
         let scrub = run(Command::new("sh").args(["-c", &words]));
         assert!(scrub.contains("no errors found"), "{scrub}");
         mount.done();
-        let Some(mount) = Mount::new(&image, scratch.path("mnt")) else { return };
+        let Some(mount) = Mount::new(&image) else { return };
         assert!(std::fs::read(mount.dir.join("snap/file")).expect("read") == content);
         mount.done();
         if have("btrfs") && !options.features.block_group_tree {
@@ -171,7 +171,7 @@ fn quotas_are_there_from_the_start() {
             MkfsOptions { quotas: Some(quotas), node_size: node, mixed, ..Default::default() };
         make(&image, mkfs::minimum_size(&options).expect("minimum") + 64 * MIB, &options);
         judge_quotas(&image, quotas);
-        let Some(mount) = Mount::new(&image, scratch.path("mnt")) else { return };
+        let Some(mount) = Mount::new(&image) else { return };
         let show = |flags: &[&str]| {
             run(Command::new("btrfs").args(["qgroup", "show", "--raw"]).args(flags).arg(&mount.dir))
         };

@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::process::Command;
 
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::{
@@ -170,4 +171,29 @@ fn the_newer_program_judges_too() {
     newer_btrfs_check(&image).unwrap();
     OpenOptions::new().write(true).open(&image).unwrap().set_len(64 << 20).unwrap();
     assert!(newer_btrfs_check(&image).is_err());
+}
+
+/// Any service that starts has a copy of all mounts for a while.
+#[test]
+fn an_unmounted_volume_is_closed_although_another_namespace_had_it() {
+    require!(kernel_btrfs);
+    let dir = TempDir::new("namespace").unwrap();
+    let image = dir.join("image");
+    mkfs_btrfs(&image, 256 << 20, &[]).unwrap();
+    let mount = KernelMount::new(&image, "noatime").unwrap();
+    std::fs::write(mount.join("file"), "content").unwrap();
+    let (within, has) = std::io::pipe().unwrap();
+    let mut other = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1"])
+        .stdout(has)
+        .spawn()
+        .unwrap();
+    (&within).read_exact(&mut [0]).unwrap();
+    mount.unmount().unwrap();
+    assert_eq!(sh("losetup", &["-j", image.to_str().unwrap()]).unwrap(), "");
+    let copy = dir.join("copy");
+    std::fs::copy(&image, &copy).unwrap();
+    let read = with_kernel(&copy, "ro", |mount| std::fs::read(mount.join("file")).unwrap());
+    assert_eq!(read.unwrap(), b"content");
+    other.wait().unwrap();
 }

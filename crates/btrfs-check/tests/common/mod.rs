@@ -10,6 +10,7 @@ use btrfs_volume::{OpenOptions, Volume};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use testkit::oracle::KernelMount;
 
 pub const LOAD: &str = include_str!("load.sh");
 
@@ -81,19 +82,31 @@ impl Default for Recipe<'_> {
 
 pub fn make(image: &Path, recipe: &Recipe<'_>) {
     let Recipe { size, mkfs, mount, before, after } = recipe;
-    let image = image.display();
-    // Subshell: `cd` back out even when the load fails, then unmount in any case.
+    mkfs_btrfs(image, size, &format!("mkfs.btrfs {mkfs}"));
+    mounted(image, mount, &format!("{{ {before}\ntrue; }} && {{ {LOAD}\n{after}\ntrue; }}"));
+}
+
+/// A fresh volume of `size` (as `truncate` reads it), by the program and its options in `mkfs`.
+pub fn mkfs_btrfs(image: &Path, size: &str, mkfs: &str) {
     sh(&format!(
-        "image={image}; rm -f $image; truncate -s {size} $image || exit 1
-        mkfs.btrfs -q {mkfs} $image >/dev/null 2>$image.err || {{ cat $image.err; exit 1; }}
-        mkdir -p $image.mnt && mount -o loop,{mount} $image $image.mnt || exit 1
-        ( cd $image.mnt && {{ {before}
-        true; }} && {{ {LOAD}
-        {after}
-        true; }} ); status=$?
-        umount $image.mnt || umount -l $image.mnt; rmdir $image.mnt; rm -f $image.err
-        exit $status"
+        "image={}; rm -f $image; truncate -s {size} $image || exit 1
+        said=$({mkfs} -q $image 2>&1 >/dev/null) || {{ echo \"$said\"; exit 1; }}",
+        image.display()
     ));
+}
+
+/// Runs a script in the mount of `image`, which it knows as `$image`; what it printed. The
+/// kernel has closed the volume when this returns.
+pub fn mounted(image: &Path, options: &str, script: &str) -> String {
+    let mount = KernelMount::new(image, options).expect("mount");
+    let said = sh(&format!(
+        "image={}; cd {} || exit 1
+        {script}",
+        image.display(),
+        mount.path().display()
+    ));
+    mount.unmount().expect("unmounted");
+    said
 }
 
 /// A sparse copy.

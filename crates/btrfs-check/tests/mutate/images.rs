@@ -58,14 +58,8 @@ fn image(scratch: &Scratch, name: &str, mkfs: &str, load: &str) -> PathBuf {
 
 fn image_by(program: &str, scratch: &Scratch, name: &str, mkfs: &str, load: &str) -> PathBuf {
     let path = scratch.path(name);
-    let image = path.display();
-    common::sh(&format!(
-        "image={image}; truncate -s 128M $image
-        {program} -q {mkfs} $image >/dev/null 2>&1 || exit 1
-        mkdir $image.mnt; mount -o loop,noatime $image $image.mnt || exit 1
-        ( cd $image.mnt; set -e; {load} ); status=$?
-        umount $image.mnt || umount -l $image.mnt; rmdir $image.mnt; exit $status"
-    ));
+    common::mkfs_btrfs(&path, "128M", &format!("{program} {mkfs}"));
+    common::mounted(&path, "noatime", &format!("set -e; {load}"));
     path
 }
 

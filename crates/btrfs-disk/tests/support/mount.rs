@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testkit::oracle::KernelMount;
 
 /// Runs a bash script; its output is the panic's message if it fails.
 pub fn bash(script: &str) -> String {
@@ -91,21 +92,17 @@ impl Image {
     }
 }
 
-/// A kernel mount of an image through a loop device.
+/// A kernel mount of an image through a loop device; closed when it is dropped.
 pub struct Mount {
     pub dir: PathBuf,
-    device: String,
+    kernel: Option<KernelMount>,
 }
 
 impl Mount {
     fn new(image: &Path, options: &str) -> Mount {
-        let dir = image.with_extension("mnt");
-        std::fs::create_dir_all(&dir).expect("mount point");
-        let device = bash(&format!("losetup -f --show {}", image.display())).trim().to_string();
-        let mount = Mount { dir, device };
         let options = if options.is_empty() { "noatime" } else { options };
-        bash(&format!("mount -t btrfs -o {options} {} {}", mount.device, mount.dir.display()));
-        mount
+        let kernel = KernelMount::new(image, options).expect("mount");
+        Mount { dir: kernel.path().to_path_buf(), kernel: Some(kernel) }
     }
 
     /// Runs a script inside the mounted directory.
@@ -116,11 +113,9 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let dir = self.dir.display();
-        let script = format!(
-            "umount {dir} 2>/dev/null || umount -l {dir}; losetup -d {}; rmdir {dir}",
-            self.device
-        );
-        let _ = Command::new("bash").args(["-c", &script]).output();
+        let ended = self.kernel.take().map_or(Ok(()), KernelMount::unmount);
+        if !std::thread::panicking() {
+            ended.expect("unmounted");
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::oracle::KernelMount;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -62,42 +63,21 @@ pub fn check(image: &Path) {
 
 /// A kernel mount of an image.
 pub struct Mount {
-    device: String,
+    kernel: KernelMount,
     pub dir: PathBuf,
 }
 
 impl Mount {
     /// `None`, with the reason printed, where this machine cannot mount.
-    pub fn new(image: &Path, dir: PathBuf) -> Option<Mount> {
-        // SAFETY: geteuid has no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
-            println!("SKIPPED: mounting needs root");
-            return None;
-        }
-        let (ok, text) = try_run(Command::new("losetup").args(["-f", "--show"]).arg(image));
-        if !ok {
-            println!("SKIPPED: no loop device: {text}");
-            return None;
-        }
-        let mount = Mount { device: text.trim().to_owned(), dir };
-        std::fs::create_dir_all(&mount.dir).expect("mount point");
-        if !std::fs::read_to_string("/proc/filesystems").expect("proc").contains("btrfs") {
-            println!("SKIPPED: this kernel has no btrfs");
-            return None;
-        }
-        run(Command::new("mount").args(["-t", "btrfs"]).arg(&mount.device).arg(&mount.dir));
-        Some(mount)
+    pub fn new(image: &Path) -> Option<Mount> {
+        testkit::require!(kernel_btrfs);
+        let kernel = KernelMount::new(image, "").expect("mount");
+        let dir = kernel.path().to_path_buf();
+        Some(Mount { kernel, dir })
     }
 
     /// Unmounts, so that the image is whole.
     pub fn done(self) {
-        run(Command::new("umount").arg(&self.dir));
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-q").arg(&self.dir).output();
-        let _ = Command::new("losetup").arg("-d").arg(&self.device).output();
+        self.kernel.unmount().expect("unmounted");
     }
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::oracle::KernelMount;
 
 /// Why kernel images cannot be made here.
 pub fn missing() -> Option<String> {
@@ -53,17 +54,13 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// An image file, with directories of its own under /tmp/btrfs-space.
+/// An image file, in a directory of its own under /tmp/btrfs-space.
 pub struct Image {
     pub path: PathBuf,
-    mount_point: PathBuf,
 }
 
-/// A kernel mount of an image.
-pub struct Mounted<'a> {
-    image: &'a Image,
-    device: String,
-}
+/// A kernel mount of an image; closed when it is dropped.
+pub struct Mounted(Option<KernelMount>);
 
 impl Image {
     /// A fresh file system of `size` (as `truncate` reads it).
@@ -71,22 +68,15 @@ impl Image {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let base = Path::new("/tmp/btrfs-space").join(format!("{}-{number}", std::process::id()));
-        std::fs::create_dir_all(base.join("mnt")).expect("directory");
-        let image = Image { path: base.join("image"), mount_point: base.join("mnt") };
+        std::fs::create_dir_all(&base).expect("directory");
+        let image = Image { path: base.join("image") };
         run(Command::new("truncate").args(["-s", size]).arg(&image.path));
         run(Command::new("mkfs.btrfs").args(["-q", "-f"]).args(mkfs).arg(&image.path));
         image
     }
 
-    pub fn mount(&self, options: &str) -> Mounted<'_> {
-        let out = run(Command::new("losetup").args(["-f", "--show"]).arg(&self.path));
-        let device = String::from_utf8(out.stdout).expect("utf-8").trim().to_owned();
-        let mounted = Mounted { image: self, device };
-        let options = if options.is_empty() { "rw" } else { options };
-        run(Command::new("mount")
-            .args(["-t", "btrfs", "-o", options, &mounted.device])
-            .arg(&self.mount_point));
-        mounted
+    pub fn mount(&self, options: &str) -> Mounted {
+        Mounted(Some(KernelMount::new(&self.path, options).expect("mount")))
     }
 
     /// Mounts, runs a shell script in the mount point, unmounts.
@@ -130,9 +120,9 @@ impl Drop for Image {
     }
 }
 
-impl Mounted<'_> {
+impl Mounted {
     pub fn mount_point(&self) -> &Path {
-        &self.image.mount_point
+        self.0.as_ref().map_or(Path::new(""), KernelMount::path)
     }
 
     pub fn script(&self, script: &str) -> String {
@@ -150,19 +140,12 @@ impl Mounted<'_> {
     }
 }
 
-impl Drop for Mounted<'_> {
+impl Drop for Mounted {
     fn drop(&mut self) {
-        for _ in 0..20 {
-            let out = Command::new("umount").arg(&self.image.mount_point).output();
-            let done = |o: Output| {
-                o.status.success() || String::from_utf8_lossy(&o.stderr).contains("not mounted")
-            };
-            if out.is_ok_and(done) {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
+        let ended = self.0.take().map_or(Ok(()), KernelMount::unmount);
+        if !std::thread::panicking() {
+            ended.expect("unmounted");
         }
-        let _ = Command::new("losetup").args(["-d", &self.device]).status();
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::command::sh;
 
@@ -50,6 +50,13 @@ impl LoopDevice {
         let device = self.device.to_string_lossy().into_owned();
         sh("losetup", &["-d", &device]).map(|_| ())
     }
+
+    /// The file below it, as the kernel names it.
+    fn backing(&self) -> Option<String> {
+        let name = self.device.file_name()?;
+        let below = Path::new("/sys/block").join(name).join("loop/backing_file");
+        fs::read_to_string(below).ok()
+    }
 }
 
 impl Drop for LoopDevice {
@@ -61,6 +68,26 @@ impl Drop for LoopDevice {
 }
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How long another namespace may have a copy of a mount.
+const ELSEWHERE: Duration = Duration::from_secs(30);
+
+/// Waits until the kernel's file system has closed the device.
+///
+/// Whoever makes a mount namespace (any service that starts) has all mounts of the machine in
+/// it until it ends or undoes them: umount(8) succeeds meanwhile, but nothing is committed, and
+/// a copy of the image cannot be mounted.
+fn closed(device: &LoopDevice, backing: Option<String>) -> Result<(), String> {
+    let deadline = Instant::now() + ELSEWHERE;
+    while backing.is_some() && device.backing() == backing {
+        if Instant::now() > deadline {
+            let name = device.path().display();
+            return Err(format!("{name} is unmounted here, but in use for {ELSEWHERE:?} since"));
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
 
 /// A btrfs volume mounted by the kernel until dropped.
 pub struct KernelMount {
@@ -138,7 +165,8 @@ impl KernelMount {
         sh("mount", &["-o", &format!("remount,{options}"), &point]).map(|_| ())
     }
 
-    /// Unmounts and detaches, and tells if that failed.
+    /// Unmounts and detaches, and tells if that failed. The volume is closed then, also where
+    /// other namespaces had it for a while.
     pub fn unmount(mut self) -> Result<(), String> {
         self.release()
     }
@@ -148,8 +176,11 @@ impl KernelMount {
         if std::mem::take(&mut self.mounted) {
             result = self.unmount_patiently();
         }
-        for mut device in std::mem::take(&mut self.devices) {
-            result = result.and(device.release());
+        let devices = std::mem::take(&mut self.devices);
+        let backing: Vec<_> = devices.iter().map(LoopDevice::backing).collect();
+        for (mut device, backing) in devices.into_iter().zip(backing) {
+            let released = device.release();
+            result = result.and(released).and_then(|()| closed(&device, backing));
         }
         // Only an empty directory goes; a mount that is still there stays.
         let removed = fs::remove_dir(&self.point);

@@ -107,6 +107,11 @@ impl KernelMount {
         let read_only = options.split(',').any(|option| option == "ro");
         let attach = |image: &&Path| LoopDevice::attach(image, read_only);
         let devices = images.iter().map(attach).collect::<Result<Vec<_>, _>>()?;
+        KernelMount::of_attached(devices, options)
+    }
+
+    /// Mounts devices that are there already, whose end comes with the mount's.
+    pub fn of_attached(devices: Vec<LoopDevice>, options: &str) -> Result<KernelMount, String> {
         let mut all = Vec::new();
         if !options.is_empty() {
             all.push(options.to_owned());

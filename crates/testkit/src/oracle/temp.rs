@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::command::sh;
+
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 pub struct TempDir {
@@ -29,17 +31,23 @@ impl TempDir {
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
+
+    /// What is mounted below, in the order in which it was.
+    fn mounts(&self) -> Vec<String> {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(1));
+        points.filter(|point| Path::new(point).starts_with(&self.path)).map(String::from).collect()
+    }
 }
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // A mount that could not be undone must not be emptied: one file system only.
-        let mounted = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let inside = |line: &str| {
-            let point = line.split(' ').nth(1).unwrap_or_default();
-            Path::new(point).starts_with(&self.path)
-        };
-        if mounted.lines().any(inside) {
+        // A test that failed may have left a mount. What could not be undone must not be emptied:
+        // one file system only.
+        for point in self.mounts().iter().rev() {
+            eprintln!("{point} is still mounted: {:?}", sh("umount", &["-l", point]));
+        }
+        if !self.mounts().is_empty() {
             eprintln!("{} still has a mount in it and stays", self.path.display());
             return;
         }

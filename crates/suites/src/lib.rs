@@ -10,4 +10,6 @@ mod volume;
 
 pub use command::{Limited, shell};
 pub use program::{Tool, spinney, tool};
-pub use volume::{Mounted, TRANSPORTS, Volume, assert_sound, assert_sound_after_kill, lacking};
+pub use volume::{
+    Mounted, TRANSPORTS, Volume, assert_sound, assert_sound_after_kill, lacking, transports,
+};

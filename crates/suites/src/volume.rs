@@ -5,6 +5,7 @@
 //! system call that waits for it with an error.
 
 use std::fs;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::{
-    KernelMount, Report, TempDir, btrfs_check, capabilities, mkfs_btrfs, run, scrub, with_kernel,
+    KernelMount, Report, TempDir, btrfs_check, capabilities, mkfs_btrfs, record_skip, run, scrub,
+    with_kernel,
 };
 
 use crate::program::spinney;
@@ -39,6 +41,18 @@ pub fn lacking(transport: &str) -> Option<String> {
     }
     let off = transport.starts_with("uring") && !uring_is_on();
     off.then(|| "FUSE over io_uring is off (/sys/module/fuse/parameters/enable_uring)".to_owned())
+}
+
+/// The transports that this machine can mount with; the others are counted as skipped.
+#[track_caller]
+pub fn transports() -> Vec<&'static str> {
+    let place = Location::caller().to_string();
+    let works = |transport: &&str| {
+        let lacking = lacking(transport);
+        lacking.iter().for_each(|why| record_skip(&place, &format!("{transport}: {why}")));
+        lacking.is_none()
+    };
+    TRANSPORTS.into_iter().filter(works).collect()
 }
 
 /// An image in a directory of its own.

@@ -4,9 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use suites::{TRANSPORTS, Volume, lacking, shell};
+use suites::{Volume, shell, transports};
 use testkit::oracle::KernelMount;
-use testkit::skip;
 
 const OLD: &str = "touch -h -a -d '2 days ago'";
 
@@ -88,10 +87,7 @@ fn as_the_kernel(ours: &str, kernels: &str) {
     let kernel = KernelMount::new(&reference.image(), kernels).unwrap();
     let expected = changes(kernel.path());
     kernel.unmount().unwrap();
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("atime", 512 << 20);
         let options = [transport, ours].join(",");
         let mount = volume.mount(options.trim_end_matches(','), Duration::from_secs(180));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use suites::{TRANSPORTS, Volume, lacking, spinney};
+use suites::{Volume, spinney, transports};
 use testkit::oracle::run;
 use testkit::skip;
 
@@ -148,10 +148,7 @@ fn answers_are_the_kernels() {
     let expected = answers(kernel.path(), false);
     kernel.unmount().unwrap();
     assert!(expected.iter().filter(|line| line.ends_with(": 22")).count() > 5, "{expected:#?}");
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("control", 256 << 20);
         let mount = volume.mount(transport, Duration::from_secs(120));
         let told = answers(mount.path(), true);
@@ -165,10 +162,7 @@ fn answers_are_the_kernels() {
 /// from then on, where we may have put something else.
 #[test]
 fn swap_files_are_refused() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("swap", 256 << 20);
         let mount = volume.mount(transport, Duration::from_secs(120));
         let path = mount.join("swap").to_str().unwrap().to_string();
@@ -195,10 +189,7 @@ fn swap_files_are_refused() {
 /// Set by the tool on the mount, by the tool again on top of a log, and read by all.
 #[test]
 fn a_label_is_on_the_volume_at_once() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("label", 256 << 20);
         let image = volume.image();
         let image = image.to_str().unwrap();

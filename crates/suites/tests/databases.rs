@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use suites::{Limited, TRANSPORTS, Volume, assert_sound_after_kill, lacking, shell};
+use suites::{Limited, Volume, assert_sound_after_kill, shell, transports};
 use testkit::oracle::{run, with_kernel};
 use testkit::skip;
 
@@ -153,10 +153,7 @@ fn postgres_on_a_server_that_is_killed() {
         skip!("postgresql is not installed");
     };
     let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("postgres", 4 << 30);
         let mount = volume.mount(transport, LIMIT);
         postgres.make(mount.path());
@@ -174,10 +171,7 @@ fn rocksdb_with_direct_io() {
     if !run("which", &["db_bench"]).success() {
         skip!("db_bench of rocksdb-tools is not installed");
     }
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("rocksdb", 4 << 30);
         let mount = volume.mount(transport, LIMIT);
         for direct in [true, false] {

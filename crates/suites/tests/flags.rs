@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use suites::{TRANSPORTS, Volume, lacking};
+use suites::{Volume, transports};
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::run;
 use testkit::skip;
@@ -82,10 +82,7 @@ fn append_only_and_immutable_hold_for_root_too() {
             skip!("no {program}");
         }
     }
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let reference = Volume::new("flags-kernel", 512 << 20);
         let kernel = reference.mount_by_kernel();
         let expected = all_attempts(kernel.path());

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use suites::{TRANSPORTS, Volume, lacking, shell};
-use testkit::oracle::{LoopDevice, sh};
-use testkit::skip;
+use suites::{Volume, shell, transports};
+use testkit::oracle::{KernelMount, LoopDevice};
 
 const ROUNDS: usize = 20;
 const SIZE: u64 = 160 << 20;
@@ -50,11 +49,15 @@ fn round(root: &Path, number: usize) {
 /// What is free once the kernel's late FORGETs are in and everything is committed.
 fn settled(root: &Path, expected: Option<u64>) -> u64 {
     let start = Instant::now();
+    let (mut last, mut since) = (0, start);
     loop {
         shell(60, root, "sync -f .");
         let free = free_blocks(root);
-        let done = expected.map_or(start.elapsed() > Duration::from_secs(1), |e| e == free);
-        if done || start.elapsed() > Duration::from_secs(15) {
+        if free != last {
+            (last, since) = (free, Instant::now());
+        }
+        let done = expected.map_or(since.elapsed() > Duration::from_secs(1), |e| e == free);
+        if done || start.elapsed() > Duration::from_secs(30) {
             return free;
         }
         sleep(Duration::from_millis(50));
@@ -64,21 +67,15 @@ fn settled(root: &Path, expected: Option<u64>) -> u64 {
 /// Of a read-only mount of a writable device: a read-only device would count as full.
 fn free_for_the_kernel(volume: &Volume) -> u64 {
     let device = LoopDevice::attach(&volume.image(), false).unwrap();
-    let point = volume.beside("kernel");
-    fs::create_dir_all(&point).unwrap();
-    let (from, to) = (device.path().to_string_lossy(), point.to_string_lossy());
-    sh("mount", &["-t", "btrfs", "-o", "ro", &from, &to]).unwrap();
-    let free = free_blocks(&point);
-    sh("umount", &[&*to]).unwrap();
+    let mount = KernelMount::of_attached(vec![device], "ro").unwrap();
+    let free = free_blocks(mount.path());
+    mount.unmount().unwrap();
     free
 }
 
 #[test]
 fn twenty_rounds_give_all_space_back() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("full", SIZE);
         let mount = volume.mount(transport, Duration::from_secs(400));
         let mut free = Vec::new();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use suites::{TRANSPORTS, Volume, lacking};
+use suites::{Volume, transports};
 use testkit::oracle::run;
 use testkit::skip;
 
@@ -172,10 +172,7 @@ fn mapped_owners_are_as_in_the_kernel() {
     kernel.unmount().unwrap();
     let mapped = expected.iter().filter(|line| line.contains(" 1000 1000 ")).count();
     assert!(mapped >= 4, "its user's files have the numbers of the volume: {expected:#?}");
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("idmapped", 256 << 20);
         let mount = volume.mount(transport, Duration::from_secs(60));
         let told = work(mount.path(), &point).expect("idmapped mounts");

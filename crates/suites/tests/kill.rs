@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use suites::{Limited, TRANSPORTS, Volume, assert_sound_after_kill, lacking};
+use suites::{Limited, Volume, assert_sound_after_kill, transports};
 use testkit::oracle::with_kernel;
-use testkit::skip;
 
 /// The bytes that belong at a position of a file; never 0, which is what is lost reads as.
 fn bytes(file: u64, from: u64, len: u64) -> Vec<u8> {
@@ -221,12 +220,7 @@ fn broken(clients: &[(Box<dyn Client + Send>, AtomicU64)], root: &Path) -> Vec<S
 }
 
 /// Lets the clients work until the server is killed under them.
-fn round(volume: &Volume, clients: &[(Box<dyn Client + Send>, AtomicU64)], number: u64) {
-    let transport = TRANSPORTS[number as usize % TRANSPORTS.len()];
-    round_on(volume, clients, number, transport);
-}
-
-fn round_on(
+fn round(
     volume: &Volume,
     clients: &[(Box<dyn Client + Send>, AtomicU64)],
     number: u64,
@@ -264,22 +258,21 @@ fn round_on(
 
 #[test]
 fn what_was_synced_survives() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    let able = transports();
+    if able.is_empty() {
+        return;
     }
     let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
     let volume = Volume::new("kill", 1 << 30);
     let clients = clients();
     for number in 0..rounds.unwrap_or(6) {
-        round(&volume, &clients, number);
+        round(&volume, &clients, number, able[number as usize % able.len()]);
         let promised = clients.iter().map(|(_, promised)| promised.load(Ordering::SeqCst));
         println!("round {number}: promised {:?}", promised.collect::<Vec<_>>());
     }
     let all = clients.iter().all(|(_, promised)| promised.load(Ordering::SeqCst) > 3);
     assert!(all, "a client could not do anything");
-    let mount = volume.mount(TRANSPORTS[0], Duration::from_secs(60));
+    let mount = volume.mount(able[0], Duration::from_secs(60));
     assert_eq!(broken(&clients, mount.path()), Vec::<String>::new());
     let seen = mount.unmount_with_tree();
     volume.judge(&seen);
@@ -288,16 +281,15 @@ fn what_was_synced_survives() {
 /// `-o sync`: files that were opened like any other are written as with O_SYNC.
 #[test]
 fn a_mount_with_sync_is_synchronous() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    let able = transports();
+    if able.is_empty() {
+        return;
     }
     let volume = Volume::new("kill-sync", 1 << 30);
     let opened: Box<dyn Client + Send> = Box::new(Opened { name: "plain", flags: 0 });
     let clients = [(opened, AtomicU64::new(0))];
-    for (number, transport) in TRANSPORTS.iter().enumerate() {
-        round_on(&volume, &clients, number as u64, &format!("{transport},sync"));
+    for (number, transport) in able.iter().enumerate() {
+        round(&volume, &clients, number as u64, &format!("{transport},sync"));
     }
     assert!(clients[0].1.load(Ordering::SeqCst) > 3, "the client could not do anything");
 }

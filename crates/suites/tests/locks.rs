@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use suites::{TRANSPORTS, Volume, lacking};
+use suites::{Volume, transports};
 use testkit::skip;
 
 /// Kind of lock and path, for the holder.
@@ -152,10 +152,7 @@ fn exclude_each_other(path: &Path, kind: Kind) {
 
 #[test]
 fn locks_keep_processes_apart() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("locks", 256 << 20);
         let mount = volume.mount(transport, Duration::from_secs(120));
         let path = mount.join("file");

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use suites::{TRANSPORTS, Volume, lacking};
+use suites::{Volume, transports};
 use testkit::oracle::run;
 use testkit::skip;
 
@@ -77,10 +77,7 @@ fn special_bits_go_as_in_the_kernel() {
             skip!("no {program}");
         }
     }
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let reference = Volume::new("privileges-kernel", 512 << 20);
         let kernel = reference.mount_by_kernel();
         let expected = all_changes(kernel.path());

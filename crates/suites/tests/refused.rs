@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use suites::{Mounted, TRANSPORTS, Volume, assert_sound, lacking};
+use suites::{Mounted, Volume, assert_sound, lacking, transports};
 use testkit::oracle::{KernelMount, LoopDevice, run, sh, with_kernel};
 use testkit::{require, skip};
 
@@ -157,10 +157,7 @@ fn direct_writers(mount: &Mounted, store: &Store) {
 
 /// On each transport, on the image and on a loop device of it.
 fn on_stores(name: &str, loops: bool, work: impl Fn(&Mounted, &Store)) {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new(name, 256 << 20);
         let store = Store::new(&volume, "store");
         let device = loops.then(|| LoopDevice::attach(&store.image(), false).unwrap());
@@ -239,10 +236,7 @@ fn refused_commit(root: &Path, store: &Store) {
 
 #[test]
 fn syncfs_tells_of_a_refused_commit_once() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("refused-commit", 256 << 20);
         let store = Store::sparse(&volume, "store");
         let mounted = volume.mount_from(&store.image(), transport, LIMIT);
@@ -369,11 +363,8 @@ fn each_opening_of_a_file_hears_once() {
     println!("{expected:?}");
     drop(kernel);
     for (transport, options) in
-        TRANSPORTS.iter().flat_map(|t| ["open-errors", "relatime"].map(|options| (*t, options)))
+        transports().iter().flat_map(|t| ["open-errors", "relatime"].map(|options| (*t, options)))
     {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
         let volume = Volume::new("told", 256 << 20);
         let store = Store::new(&volume, "store");
         let options = format!("{transport},{options},commit=300");

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use suites::{TRANSPORTS, Volume, assert_sound, lacking};
+use suites::{TRANSPORTS, Volume, assert_sound, transports};
 use testkit::oracle::run;
 use testkit::skip;
 
@@ -76,10 +76,7 @@ fn shut_down_and_look(transport: &str, mode: u32) {
 
 #[test]
 fn each_mode_leaves_what_it_promises() {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         (0..3).for_each(|mode| shut_down_and_look(transport, mode));
     }
 }

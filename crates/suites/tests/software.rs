@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use suites::{Limited, Mounted, TRANSPORTS, Volume, lacking, shell};
+use suites::{Limited, Mounted, Volume, shell, transports};
 use testkit::oracle::run;
-use testkit::{require, skip};
+use testkit::require;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -20,10 +20,7 @@ fn on_mounts(name: &str, work: impl Fn(&Volume, &Mounted)) {
 
 /// `work` on a mount with each transport, and the judges afterwards.
 fn on_mounts_of(size: u64, name: &str, work: impl Fn(&Volume, &Mounted)) {
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new(name, size);
         let mount = volume.mount(transport, LIMIT);
         work(&volume, &mount);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use suites::{Limited, Mounted, TRANSPORTS, Volume, lacking};
+use suites::{Limited, Mounted, Volume, transports};
 use testkit::oracle::run;
-use testkit::{require, skip};
+use testkit::require;
 
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -61,10 +61,7 @@ fn all() -> Vec<String> {
 /// `groups` one after the other, the stressors of a group at once.
 fn stress(groups: &[Vec<String>], seconds: u32) {
     require!(installed(), "no stress-ng");
-    for transport in TRANSPORTS {
-        if let Some(why) = lacking(transport) {
-            skip!("{why}");
-        }
+    for transport in transports() {
         let volume = Volume::new("stress-ng", 4 << 30);
         let mount = volume.mount(transport, LIMIT);
         groups.iter().for_each(|group| run_group(&mount, group, seconds));

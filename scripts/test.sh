@@ -56,7 +56,7 @@ gate() {
 
 run_tests() {
     if command -v cargo-nextest >/dev/null; then
-        cargo nextest run --workspace --no-fail-fast --success-output immediate &&
+        SPINNEY_BESIDE=1 cargo nextest run --workspace --no-fail-fast --success-output immediate &&
             cargo test --workspace --doc --no-fail-fast
     else
         # With the output of tests that pass: it has their SKIPPED lines.

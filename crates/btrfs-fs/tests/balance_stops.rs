@@ -9,6 +9,7 @@ use btrfs_disk::ids::block_group::{DATA, METADATA};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter};
 use btrfs_fs::{BalanceState, BtrfsFs, Options, ScrubState};
 use btrfs_space::Kind;
+use common::asleep::begun;
 use common::places::Places;
 use std::io::Result;
 use std::sync::Arc;
@@ -113,8 +114,7 @@ fn a_balance_rests_while_the_mount_is_still() {
     begin(&fs, DATA | METADATA);
     device.hook.places.wait_until_there("balance");
     std::thread::scope(|scope| {
-        let still = scope.spawn(|| fs.still());
-        std::thread::sleep(Duration::from_millis(50));
+        let still = begun(scope, || fs.still());
         device.hook.places.release("balance");
         still.join().expect("no panic").expect("still");
     });
@@ -143,8 +143,7 @@ fn what_was_paused_before_stays_paused() {
     begin(&fs, DATA);
     device.hook.places.wait_until_there("balance");
     std::thread::scope(|scope| {
-        let paused = scope.spawn(|| fs.pause_balance());
-        std::thread::sleep(Duration::from_millis(50));
+        let paused = begun(scope, || fs.pause_balance());
         device.hook.places.release("balance");
         paused.join().expect("no panic").expect("pause");
     });
@@ -195,8 +194,7 @@ fn shrunk_beside(stop: impl FnOnce(&BtrfsFs, &Device) + Send) {
 fn a_pause_of_a_balance_is_none_of_a_resize() {
     shrunk_beside(|fs, device| {
         std::thread::scope(|scope| {
-            let paused = scope.spawn(|| fs.pause_balance());
-            std::thread::sleep(Duration::from_millis(50));
+            let paused = begun(scope, || fs.pause_balance());
             device.hook.places.release("resize");
             paused.join().expect("no panic").expect("pause");
         });
@@ -253,8 +251,7 @@ fn a_cancellation_ends_with_the_scrub_that_it_was_meant_for() {
     fs.start_scrub(false).expect("begin");
     device.hook.places.wait_until_there("scrub");
     std::thread::scope(|scope| {
-        let cancelled = scope.spawn(|| fs.cancel_scrub());
-        std::thread::sleep(Duration::from_millis(50));
+        let cancelled = begun(scope, || fs.cancel_scrub());
         device.hook.places.release("scrub");
         until("it is cancelled", || scrubs() == ScrubState::Cancelled);
         device.hook.places.arm("scrub");
@@ -286,11 +283,10 @@ fn ended_by<T: Send>(
         let named = std::thread::Builder::new().name(name.into());
         let worked = named.spawn_scoped(scope, || work(fs)).expect("a thread");
         device.hook.places.wait_until_there(name);
-        let ended = scope.spawn(|| {
+        let ended = begun(scope, || {
             let result = ends(fs);
             (result, device.hook.writes.load(Ordering::SeqCst))
         });
-        std::thread::sleep(Duration::from_millis(100));
         let waits = !ended.is_finished();
         device.hook.places.release(name);
         let answer = worked.join().expect("no panic");

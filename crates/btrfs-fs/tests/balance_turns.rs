@@ -11,6 +11,7 @@ use btrfs_disk::ids::block_group::DATA;
 use btrfs_disk::items::BalanceItem;
 use btrfs_fs::{BalanceState, BtrfsFs, Options};
 use common::CX;
+use common::asleep::begun;
 use common::places::Places;
 use std::io::{Error, Result};
 use std::sync::Arc;
@@ -94,11 +95,10 @@ fn once() -> bool {
         gate.release("copying");
         // Now it waits for its turn, as far as anybody can tell.
         std::thread::sleep(Duration::from_millis(100));
-        let made = scope.spawn(|| {
+        let made = begun(scope, || {
             let ino = common::new_file(fs, "durable", b"2");
             fs.fsync(ino, false).expect("fsync");
         });
-        std::thread::sleep(Duration::from_millis(50));
         gate.release("flush");
         made.join().expect("no panic");
     });

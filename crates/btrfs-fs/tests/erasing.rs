@@ -8,9 +8,9 @@ mod common;
 use blocksim::{GoOn, Hooked, Image, Request, RequestHook, SimDevice};
 use btrfs_fs::{BtrfsFs, Options};
 use common::CX;
+use common::asleep::begun;
 use common::places::Places;
 use std::sync::Arc;
-use std::time::Duration;
 use vfs::{FileSystem, WriteFlags};
 
 const LEN: usize = 16 * 4096;
@@ -46,11 +46,9 @@ fn who_comes_while_the_eraser_waits_keeps_it() {
         let write = move || fs.write(&CX, ino, 100, &[1; 100], direct).expect("write");
         let writer = std::thread::Builder::new().name("writer".into()).spawn_scoped(scope, write);
         places.wait_until_there("read");
-        let forgets = scope.spawn(|| fs.forget(ino, 1));
-        std::thread::sleep(Duration::from_millis(100));
+        let forgets = begun(scope, || fs.forget(ino, 1));
         // As who found the name before it went.
-        let looks = scope.spawn(|| fs.lookup(&CX, ino, b"."));
-        std::thread::sleep(Duration::from_millis(100));
+        let looks = begun(scope, || fs.lookup(&CX, ino, b"."));
         places.release("read");
         writer.expect("a thread").join().expect("no panic");
         forgets.join().expect("no panic");

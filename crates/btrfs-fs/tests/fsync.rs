@@ -5,7 +5,10 @@
 
 #![allow(dead_code)]
 
+#[path = "common/asleep.rs"]
+mod asleep;
 mod harness;
+use asleep::begun;
 use base::base;
 use blocksim::{Access, Hook, SimDevice};
 use btrfs_fs::{BtrfsFs, Caller, Defect, Injection, Options};
@@ -160,14 +163,9 @@ fn who_waits_for_a_log_write_shares_the_next() {
         });
         holder.wait_held();
         for ino in &files[1..] {
-            scope.spawn(|| fs.fsync(*ino, false).expect("fsync"));
+            begun(scope, || fs.fsync(*ino, false).expect("fsync"));
         }
-        let start = Instant::now();
-        while stat(fs, "fsync.count") < 9 {
-            assert!(start.elapsed() < LIMIT, "an fsync does not begin");
-            std::thread::yield_now();
-        }
-        std::thread::sleep(A_WHILE);
+        assert_eq!(stat(fs, "fsync.count"), 9, "all of them have begun");
         holder.release();
     });
     assert_eq!(stat(fs, "log.writes"), 2);
@@ -215,7 +213,8 @@ fn an_fsync_in_a_new_subvolume_keeps_nobody_else_waiting() {
                 }
                 done.send(after_a_crash(device, "other2", 1)).expect("send");
             });
-            let early = finished.recv_timeout(A_WHILE);
+            // The commit is held for much longer.
+            let early = finished.recv_timeout(LIMIT / 2);
             assert!(!in_sub.is_finished(), "nothing of it is durable");
             holder.release();
             in_sub.join().expect("the other fsync");

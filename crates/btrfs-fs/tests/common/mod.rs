@@ -1,6 +1,7 @@
 //! Images, volumes and judges for the engine's tests.
 #![allow(dead_code)]
 
+pub mod asleep;
 pub mod dump;
 pub mod existing;
 pub mod forge;

@@ -1,12 +1,15 @@
 //! Places where a thread is held until a test lets it go on.
 //!
-//! Invariant: a place holds nobody before it is armed, nor after it was released.
+//! Invariants: a place holds nobody before it is armed, nor after it was released, and nobody for
+//! ever: a test that fails while somebody is held ends.
 //!
 //! What it does not know: who comes by, which each test's device decides.
 
 use blocksim::{GoOn, Hooked, Image, Request, RequestHook, SimDevice};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where somebody is held, and whether he is there.
 #[derive(Default)]
@@ -26,9 +29,9 @@ impl Places {
         if let Some(one) = held.iter_mut().find(|one| one.0 == place) {
             one.1 = true;
             self.changed.notify_all();
-            while held.iter().any(|one| one.0 == place) {
-                held = self.changed.wait(held).expect("no panic");
-            }
+            let is_held =
+                |held: &mut Vec<(&'static str, bool)>| held.iter().any(|one| one.0 == place);
+            drop(self.changed.wait_timeout_while(held, LIMIT, is_held).expect("no panic"));
         }
     }
 

@@ -6,7 +6,7 @@ use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use parking_lot::Mutex;
 use spinney::{FormatOptions, Volume, VolumeOptions};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::oracle::{TempDir, assert_clean};
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, span};
@@ -244,8 +244,12 @@ fn ends_with_the_close(
     let other = volume.clone();
     let said = errors(|| {
         std::thread::scope(|scope| {
+            let (writes, begun) = (device.below.counts().writes, Instant::now());
             let waiter = scope.spawn(move || waits(&other));
-            std::thread::sleep(Duration::from_millis(100));
+            while device.below.counts().writes == writes && !waiter.is_finished() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it does not begin");
+                std::thread::sleep(Duration::from_millis(1));
+            }
             assert!(!waiter.is_finished(), "there is too little to do for this test");
             volume.close().unwrap();
             let writes = device.below.counts().writes;

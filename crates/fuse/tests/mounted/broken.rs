@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vfs::{Context, FileKind, FileSystem, Ino, WriteFlags};
 
 const LONG: Duration = Duration::from_secs(15);
@@ -92,6 +92,15 @@ fn panics(transport: Transport, prefix: &'static str) {
     (0..200).for_each(|n| fs::write(mount.path(&format!("file-{n}")), "x").unwrap());
     let slow = mount.path(std::str::from_utf8(SLOW).unwrap());
     let waiting = thread::spawn(move || fs::metadata(slow).map(drop));
+    let (holds, begun) = (spy.clone(), Instant::now());
+    // Only for a while: the kernel keeps others out of the directory meanwhile.
+    thread::spawn(move || {
+        while holds.slow.held() == 0 && begun.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(300));
+        holds.slow.release();
+    });
     *PANICS.lock().unwrap() = Some(prefix);
     let asked = point.clone();
     in_time(&what, device, move || ask(&asked, &notifier, large));

@@ -2,6 +2,7 @@
 
 use crate::fixture::{Mount, Scratch, able, with_transport};
 use crate::spy::Spy;
+use crate::starts;
 use crate::sys::{self, sh};
 use fuse::{Config, LoopDevice, Session, Source, Transport};
 use std::collections::BTreeSet;
@@ -34,25 +35,54 @@ fn over_image(config: &Config) -> Config {
 #[test]
 fn umount_of_a_block_mount_waits_for_the_commit() {
     each(|config| {
-        let spy = Spy { destroy_takes: Duration::from_millis(400), ..Spy::new() };
-        let mut mount = Mount::of(spy, &over_image(&config)).unwrap();
-        let device = mount.block_device.clone().unwrap();
-        assert!(fs::read_to_string("/proc/mounts").unwrap().contains("fuseblk.spinney"));
-        fs::write(mount.path("file"), "x").unwrap();
-        let begin = Instant::now();
-        sh(&format!("umount {}", mount.path("").display()));
-        assert_eq!(mount.spy.calls("destroy"), 1, "destroyed before umount returned");
-        assert!(begin.elapsed() >= Duration::from_millis(400));
-        let spy = mount.spy.clone();
-        mount.join().unwrap();
-        assert_eq!(spy.calls("destroy"), 1);
-        let attached = || sh("losetup -a").contains(&format!("{}:", device.display()));
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while attached() {
-            assert!(Instant::now() < deadline, "the loop device did not detach");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let waited = (0..10).any(|_| umount_waits(&config));
+        assert!(waited, "another mount namespace had it each time");
     });
+}
+
+/// False where somebody made a mount namespace meanwhile, which has a copy of the mount: then
+/// umount(8) returns, and the volume is closed when that one ends.
+fn umount_waits(config: &Config) -> bool {
+    let spy = Spy { destroy_takes: Duration::from_millis(400), ..Spy::new() };
+    let mut mount = Mount::of(spy, &over_image(config)).unwrap();
+    let point = mount.unmounter().mountpoint().to_path_buf();
+    let number = starts::number_on(&point).unwrap();
+    let line = format!("{} fuseblk.spinney ", point.display());
+    assert!(fs::read_to_string("/proc/mounts").unwrap().contains(&line));
+    fs::write(mount.path("file"), "x").unwrap();
+    let copied = in_another_namespace(&number);
+    let begin = Instant::now();
+    sh(&format!("umount {}", point.display()));
+    let (destroyed, took) = (mount.spy.calls("destroy"), begin.elapsed());
+    if destroyed == 0 && (copied || in_another_namespace(&number)) {
+        starts::abort(&number);
+        let _ = mount.join();
+        return false;
+    }
+    assert_eq!(destroyed, 1, "destroyed before umount returned");
+    assert!(took >= Duration::from_millis(400));
+    let spy = mount.spy.clone();
+    mount.join().unwrap();
+    assert_eq!(spy.calls("destroy"), 1);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !starts::loops_over(&point.with_file_name("image")).is_empty() {
+        assert!(Instant::now() < deadline, "the loop device did not detach");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Whether a process beside this one sees the mount with this number in a namespace of its own.
+fn in_another_namespace(number: &str) -> bool {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let here = namespace("self");
+    fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        let there = namespace(&pid);
+        let table = fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
+        there.is_some_and(|there| Some(there) != here)
+            && table.lines().any(|line| line.split(' ').nth(2) == Some(number))
+    })
 }
 
 #[test]
@@ -60,7 +90,8 @@ fn syncfs_reaches_a_block_mount() {
     each(|config| {
         let mount = Mount::new(&over_image(&config)).unwrap();
         sys::syncfs(&File::open(mount.path("")).unwrap()).unwrap();
-        assert_eq!(mount.spy.calls("sync"), 1);
+        // More if anybody on the machine calls sync(2).
+        assert!(mount.spy.calls("sync") >= 1);
     });
 }
 
@@ -281,7 +312,9 @@ fn threads_do_first_what_the_program_wants() {
         };
         let config = Config { on_thread: Some(on_thread), ..config };
         let ready_with = |spy: &Spy, point: &std::path::Path| {
+            let deadline = Instant::now() + Duration::from_secs(20);
             while spy.looked_up_by.lock().unwrap().is_empty() {
+                assert!(Instant::now() < deadline, "no mount");
                 let _ = fs::metadata(point.join("name"));
             }
         };

@@ -181,11 +181,17 @@ fn special_files(mount: &Mount) {
 }
 
 fn names_that_do_not_exist_are_remembered(mount: &Mount) {
-    let path = mount.path("missing");
-    for _ in 0..10 {
-        assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
-    }
-    assert_eq!(mount.spy.calls("lookup"), 1);
+    let asked_once = |name: &String| {
+        let before = mount.spy.calls("lookup");
+        for _ in 0..10 {
+            let error = fs::metadata(mount.path(name)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+        }
+        mount.spy.calls("lookup") == before + 1
+    };
+    // Anybody on the machine may drop its caches.
+    let name = (0..5).map(|number| format!("missing{number}")).find(asked_once);
+    let path = mount.path(&name.expect("asked once"));
     fs::write(&path, "not any more").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"not any more");
     fs::remove_file(&path).unwrap();
@@ -206,7 +212,7 @@ fn names_made_behind_the_kernels_back(mount: &Mount) {
     let entry = model.mkdir(&Context::default(), model.root(), b"appears", 0o755).unwrap();
     assert!(fs::metadata(&path).is_err(), "nobody told the kernel yet");
     mount.notifier.name_changed(model.root(), b"appears");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while fs::metadata(&path).is_err() {
         assert!(std::time::Instant::now() < deadline);
         std::thread::yield_now();

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 use testkit::RefFs;
 use vfs::*;
 
 /// Looking this name up panics.
 pub const PANIC: &[u8] = b"panic";
-/// Looking this name up takes this long.
+/// Looking up what begins so is held until the test lets it go, or for a while.
 pub const SLOW: &[u8] = b"slow";
-pub const SLOWNESS: Duration = Duration::from_millis(300);
+const HELD_FOR: Duration = Duration::from_secs(20);
 /// Looking this name up fails for want of the operation.
 pub const UNKNOWN: &[u8] = b"unknown";
 /// A link to this is told to lead further than any path does.
@@ -24,6 +24,7 @@ pub struct Spy {
     /// The threads that looked something up, by the kernel's numbers.
     pub looked_up_by: Mutex<BTreeSet<i32>>,
     pub observer: OnceLock<Arc<dyn Observer>>,
+    pub slow: Hold,
     pub observe_takes: Duration,
     pub destroy_takes: Duration,
     pub destroy_fails: bool,
@@ -34,6 +35,42 @@ pub struct Spy {
     pub further: u64,
     /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
     pub without_attributes: bool,
+}
+
+/// Where requests wait until the test lets them go.
+#[derive(Default)]
+pub struct Hold {
+    /// How often they were let go, and how many wait.
+    state: Mutex<(u64, usize)>,
+    released: Condvar,
+}
+
+impl Hold {
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        let now = state.0;
+        let waits = |state: &mut (u64, usize)| state.0 == now;
+        self.released.wait_timeout_while(state, HELD_FOR, waits).unwrap().0.1 -= 1;
+    }
+
+    pub fn held(&self) -> usize {
+        self.state.lock().unwrap().1
+    }
+
+    /// Waits until so many wait.
+    pub fn wait_for(&self, number: usize) {
+        let deadline = Instant::now() + HELD_FOR / 2;
+        while self.held() != number {
+            assert!(Instant::now() < deadline, "{} are held, not {number}", self.held());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn release(&self) {
+        self.state.lock().unwrap().0 += 1;
+        self.released.notify_all();
+    }
 }
 
 impl Spy {
@@ -121,8 +158,8 @@ impl FileSystem for Spy {
         self.looked_up_by.lock().unwrap().insert(crate::sys::thread_id());
         match name {
             PANIC => panic!("asked to"),
-            SLOW => std::thread::sleep(SLOWNESS),
             UNKNOWN => return Err(Errno::ENOSYS.into()),
+            slow if slow.starts_with(SLOW) => self.slow.pass(),
             _ => {}
         }
         self.told(self.model.lookup(cx, parent, name))

@@ -320,8 +320,8 @@ fn run(cleaner: &Weak<Cleaner>) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(_) if cleaner.core.health.writable().is_err() => return,
-                // Who lets changes in again wakes it.
-                Err(_) if cleaner.core.health.refuses_changes() => break,
+                // Who lets changes in again wakes it, or has done so by now.
+                Err(FsError::ReadOnly(_)) => break,
                 Err(error) => {
                     tracing::warn!(%error, "a deleted subvolume waits to be dropped");
                     cleaner.rest();

@@ -21,14 +21,26 @@ use std::time::{Duration, Instant};
 /// Chosen, not measured.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How far the items of an inode have gone, which go in steps.
+pub(crate) struct Steps {
+    /// Of those in front of this none is left: in memory they are deleted still, so who passes over them
+    /// in each step needs ever more time for one.
+    pub(crate) from: Key,
+    /// How many the next step removes at most.
+    pub(crate) most: usize,
+}
+
+impl Steps {
+    /// Nothing of the inode is erased yet, or nobody knows how much.
+    pub(crate) fn of(objectid: u64, most: usize) -> Steps {
+        Steps { from: Key::new(objectid, kind::INODE_ITEM + 1, 0), most }
+    }
+}
+
 /// An inode that is being erased, and how far that is.
 pub(crate) struct Erasure {
     pub(crate) inode: Ref<Inode>,
-    /// Of its items in front of this none is left: in memory they are deleted still, so who passes over them
-    /// in each step needs ever more time for one.
-    pub(crate) from: Key,
-    /// Items that the next step removes at most.
-    pub(crate) step: usize,
+    pub(crate) steps: Steps,
     /// It may look for room, with commits. Where that found none it takes what there is.
     pub(crate) looks_for_room: bool,
     /// Also if somebody refers to it by its number: nobody can come any more.
@@ -36,10 +48,15 @@ pub(crate) struct Erasure {
 }
 
 impl Erasure {
-    /// Nothing of it is erased yet, or nobody knows how much.
-    pub(crate) fn new(inode: Ref<Inode>, step: usize) -> Erasure {
-        let from = Key::new(inode.id.objectid, kind::INODE_ITEM + 1, 0);
-        Erasure { inode, from, step, looks_for_room: true, whoever_claims_it: false }
+    /// Of one that its last claimant has let go of.
+    pub(crate) fn new(inode: Ref<Inode>, most: usize) -> Erasure {
+        let steps = Steps::of(inode.id.objectid, most);
+        Erasure { inode, steps, looks_for_room: true, whoever_claims_it: false }
+    }
+
+    /// Of one that nobody can come to any more.
+    pub(crate) fn whoever_claims(inode: Ref<Inode>, most: usize) -> Erasure {
+        Erasure { whoever_claims_it: true, ..Erasure::new(inode, most) }
     }
 }
 

@@ -10,12 +10,15 @@
 
 mod data_reloc;
 mod eraser;
+mod next;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use eraser::Eraser;
 
-use crate::erasures::{Erasure, Erasures};
+use crate::erasures::{Erasure, Erasures, Steps};
 use crate::error::IntoFs;
-use crate::extents::{Mapped, drop_range};
+use crate::extents::drop_range;
 use crate::ino::InodeId;
 use crate::inode::{Inode, Inodes, Orphan, State, delete_orphan_item, put_inode};
 use crate::reserve::cost::{self, SMALL_STEP};
@@ -28,6 +31,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
 use inode_index::Ref;
+use next::Next;
 use std::sync::Arc;
 use vfs::{Damage, FsError, Result};
 
@@ -86,7 +90,7 @@ impl Orphans {
         }
         let mut erasure = Erasure::new(inode, FIRST_STEP);
         if self.waits_to_be_writable() {
-            return self.erasures.set_aside(erasure);
+            return self.erase_when_writable(erasure);
         }
         let erased = match self.erasures.are_served() {
             // Who lets go of one waits for nothing.
@@ -103,6 +107,15 @@ impl Orphans {
     fn waits_to_be_writable(&self) -> bool {
         let health = &self.core.health;
         health.writable().is_ok() && health.changeable().is_err()
+    }
+
+    /// Who lets changes in again may have done so before this.
+    fn erase_when_writable(&self, erasure: Erasure) {
+        match self.erasures.are_served() {
+            // The thread looks by itself whether it may.
+            true => self.erasures.add(erasure),
+            false => self.erasures.set_aside(erasure),
+        }
     }
 
     /// So many steps at most; true when nothing is left.
@@ -131,8 +144,10 @@ impl Orphans {
                     false => self.erasures.set_aside(erasure),
                 };
             }
-            // Made read-only, for a while.
-            Err(_) if self.waits_to_be_writable() => return self.erasures.set_aside(erasure),
+            // Made read-only for a while, which may be over by now: what is so for good tells it by itself.
+            Err(FsError::ReadOnly(_)) if self.core.health.writable().is_ok() => {
+                return self.erase_when_writable(erasure);
+            }
             // The ORPHAN_ITEM stays; the next mount tries again.
             Err(error) => {
                 let inode = erasure.inode.id.objectid;
@@ -166,10 +181,15 @@ impl Orphans {
     /// Removes all items of an inode without names. Reserves before it locks: a reservation
     /// may wait for a commit, which locks inodes.
     pub(crate) fn erase(&self, inode: &Ref<Inode>) -> Result<()> {
-        let erasure = Erasure::new(inode.clone(), FIRST_STEP);
-        let mut erasure = Erasure { whoever_claims_it: true, ..erasure };
-        let reserve = |most| self.reserver.reserve_removal_step(most);
-        self.steps(&mut erasure, usize::MAX, reserve).map(drop)
+        self.erase_whoever_claims(inode.clone(), usize::MAX).1.map(drop)
+    }
+
+    /// So many steps at most, of one that nobody can come to any more.
+    fn erase_whoever_claims(&self, inode: Ref<Inode>, most: usize) -> (Erasure, Result<bool>) {
+        let mut erasure = Erasure::whoever_claims(inode, FIRST_STEP);
+        let erased =
+            self.steps(&mut erasure, most, |most| self.reserver.reserve_removal_step(most));
+        (erasure, erased)
     }
 
     /// In the background; true when nothing is left.
@@ -183,7 +203,7 @@ impl Orphans {
     /// One step; true when nothing is left. Nothing, if somebody needs it by the time that there is room: who
     /// finds a name just before that goes has it behind it. Behind the first step nobody comes to it any more.
     fn step<'r>(&'r self, erasure: &mut Erasure, room: &impl Fn(u64) -> Room<'r>) -> Result<bool> {
-        let (_room, room_for) = room(erasure.step as u64)?;
+        let (_room, room_for) = room(erasure.steps.most as u64)?;
         let step = room_for as usize;
         let _still = self.core.addresses.hold_still();
         let inode = &erasure.inode;
@@ -194,15 +214,15 @@ impl Orphans {
         }
         let op = self.core.begin();
         // Who makes the mount read-only waits for operations behind saying so. Who closes it does, too, and then
-        // erases himself.
-        if self.core.health.stays_open().is_ok() {
+        // erases himself, which nobody else does for him: his are those that nobody can come to.
+        if !erasure.whoever_claims_it || self.core.health.stays_open().is_ok() {
             self.core.health.changeable().fs()?;
         }
-        match self.erase_step(&op, inode.id, &mut state, (erasure.from, step))? {
+        match self.erase_step(&op, inode.id, &mut state, (erasure.steps.from, step))? {
             None => state.erased = true,
             Some(from) => {
                 state.erasing = true;
-                (erasure.from, erasure.step) = (from, (step * STEP_GROWS).min(STEP));
+                erasure.steps = Steps { from, most: (step * STEP_GROWS).min(STEP) };
             }
         }
         Ok(state.erased)
@@ -214,21 +234,10 @@ impl Orphans {
         op: &Op<'_>,
         id: InodeId,
         state: &mut State,
-        (from, step): (Key, usize),
+        step: (Key, usize),
     ) -> Result<Option<Key>> {
-        let mut keys = Vec::new();
-        let mut extents = Vec::new();
-        {
-            let mut scan = op.view.scan(id.tree, from);
-            while keys.len() < step {
-                let Some((key, bytes)) = scan.next().fs()? else { break };
-                check_unnamed(id, key.kind)?;
-                if key.kind == kind::EXTENT_DATA {
-                    extents.push(Mapped::parse(&key, &bytes, self.core.sector()).fs()?);
-                }
-                keys.push(key);
-            }
-        }
+        let Next { keys, extents, from } = next::next(op, id, step, self.core.sector())?;
+        keys.iter().try_for_each(|key| check_unnamed(id, key.kind))?;
         if let Some(dirty) = state.dirty.take() {
             self.reservations.forget_dirty(dirty.bytes());
         }
@@ -240,9 +249,9 @@ impl Orphans {
             });
             drop_range(op, id, state, &extents, 0, u64::MAX)
         })?;
-        if keys.len() == step {
+        if from.is_some() {
             put_inode(op, id, state);
-            return Ok(keys.last().and_then(|last| last.successor()));
+            return Ok(from);
         }
         op.delete(id, kind::INODE_ITEM, 0);
         self.inodes.orphans().unmark(op, id, state);
@@ -302,11 +311,9 @@ impl Orphans {
         }
         let inode = self.inodes.by_id(id, 0)?;
         inode.write()?.orphan = Orphan::Item;
-        let erasure = Erasure::new(inode, FIRST_STEP);
-        let mut erasure = Erasure { whoever_claims_it: true, ..erasure };
-        let reserve = |most| self.reserver.reserve_removal_step(most);
         let most = if self.erasures.are_served() { AT_ONCE } else { usize::MAX };
-        let erased = match self.steps(&mut erasure, most, reserve) {
+        let (erasure, erased) = self.erase_whoever_claims(inode, most);
+        let erased = match erased {
             // Of a large one the rest goes in the background.
             Ok(false) => {
                 self.erasures.add(erasure);

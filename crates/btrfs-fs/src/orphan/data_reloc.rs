@@ -8,8 +8,10 @@
 //!
 //! What it does not know: the balance that was interrupted.
 
+use super::next::next;
+use crate::erasures::Steps;
 use crate::error::IntoFs;
-use crate::extents::{Mapped, MappedKind};
+use crate::extents::MappedKind;
 use crate::ino::InodeId;
 use crate::inode::delete_orphan_item;
 use crate::reserve::cost;
@@ -23,7 +25,7 @@ use vfs::Result;
 const TREE: TreeId = TreeId::DATA_RELOC;
 /// Items that one step removes at most.
 /// Chosen, not measured.
-const STEP: u64 = 512;
+const STEP: usize = 512;
 
 /// At mount, before anybody is served; answers of how many files something was freed.
 pub(super) fn free(core: &Core, reserver: &Reserver) -> Result<u64> {
@@ -39,7 +41,8 @@ pub(super) fn free(core: &Core, reserver: &Reserver) -> Result<u64> {
             // Nobody puts names there: what it is is not known.
             Some(item) if item.nlink > 0 => continue,
             Some(_) => {
-                while !step(core, reserver, id)? {}
+                let mut steps = Steps::of(objectid, STEP);
+                while !step(core, reserver, id, &mut steps)? {}
                 freed += 1;
             }
             None => {
@@ -58,29 +61,26 @@ pub(super) fn free(core: &Core, reserver: &Reserver) -> Result<u64> {
 }
 
 /// One operation's worth; true when nothing is left.
-fn step(core: &Core, reserver: &Reserver, id: InodeId) -> Result<bool> {
-    let (_room, most) = reserver.reserve_removal_of_items(STEP)?;
+pub(super) fn step(
+    core: &Core,
+    reserver: &Reserver,
+    id: InodeId,
+    steps: &mut Steps,
+) -> Result<bool> {
+    let (_room, most) = reserver.reserve_removal_step(steps.most as u64)?;
     let _still = core.addresses.hold_still();
     let op = core.begin();
-    let mut items = Vec::new();
-    let mut scan = op.view.scan(TREE, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
-    while (items.len() as u64) < most {
-        let Some((key, data)) = scan.next().fs()? else { break };
-        let extent = key.kind == kind::EXTENT_DATA;
-        let extent = extent.then(|| Mapped::parse(&key, &data, core.sector()));
-        items.push((key, extent.transpose().fs()?));
-    }
-    op.run(|| op.edit(id, |o| items.iter().for_each(|(key, _)| o.delete(key.kind, key.offset))));
-    for (key, extent) in &items {
-        let Some(MappedKind::Extent { fields, .. }) = extent.as_ref().map(|e| &e.kind) else {
-            continue;
-        };
+    let next = next(&op, id, (steps.from, most as usize), core.sector())?;
+    op.run(|| op.edit(id, |o| next.keys.iter().for_each(|key| o.delete(key.kind, key.offset))));
+    for extent in &next.extents {
+        let MappedKind::Extent { fields, .. } = &extent.kind else { continue };
         if fields.disk_bytenr.0 != 0 {
-            let who = (TREE, id.objectid, key.offset.wrapping_sub(fields.offset));
+            let who = (TREE, id.objectid, extent.start.wrapping_sub(fields.offset));
             op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, -1).fs()?;
         }
     }
-    if items.len() as u64 == most {
+    if let Some(from) = next.from {
+        steps.from = from;
         return Ok(false);
     }
     op.delete(id, kind::INODE_ITEM, 0);

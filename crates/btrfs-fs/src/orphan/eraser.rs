@@ -34,7 +34,7 @@ impl Orphans {
             if self.core.health.may_go_on().is_err() {
                 return None;
             }
-            let items = erasure.step as u64;
+            let items = erasure.steps.most as u64;
             let erased = self.step_behind(erasure);
             if erased.is_ok() {
                 pace.items += items;
@@ -105,7 +105,8 @@ fn run(orphans: &Weak<Orphans>) {
         match orphans.erase_behind(&mut erasure, &mut pace) {
             Some(ended) => {
                 // Where it found no room it has looked for it.
-                erasure.looks_for_room = false;
+                let full = ended.as_ref().is_err_and(|error| error.errno() == libc::ENOSPC);
+                erasure.looks_for_room &= !full;
                 orphans.settle(erasure, ended);
             }
             None => orphans.erasures.rest(erasure, || !orphans.must_rest(&mut pace.clone())),

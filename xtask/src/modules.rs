@@ -184,6 +184,7 @@ const FS: Table = &[
         ],
     ),
     ("close", &["refusals", "writeback", "engine"]),
+    ("beside", &["engine"]),
     (
         "fs",
         &[
@@ -200,11 +201,12 @@ const FS: Table = &[
             "engine",
             "ops",
             "close",
+            "beside",
         ],
     ),
     ("uuid_tree", &["reserve", "engine", "fs"]),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
-    ("still", &["fs", "ops"]),
+    ("still", &["error", "fs", "ops"]),
     ("committed", &["error", "ino", "subvol", "extents", "engine", "fs"]),
     ("work", &["balance", "scrub", "engine", "fs"]),
     ("subvolumes", &["error", "subvol", "ops", "fs"]),
@@ -234,6 +236,7 @@ const FS: Table = &[
             "convert",
             "fs",
             "uuid_tree",
+            "beside",
         ],
     ),
 ];

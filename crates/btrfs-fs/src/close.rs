@@ -4,12 +4,14 @@ use crate::engine::Engine;
 use crate::refusals::refused;
 use crate::writeback::Flushed;
 use btrfs_txn::Urgency;
+use std::sync::atomic::Ordering;
 use vfs::{FsError, Result};
 
 pub(crate) fn close(engine: &Engine) -> Result<()> {
     // What has no name goes at the next mount.
     let health = &engine.core.health;
     if health.is_read_only() || health.is_still() || health.is_shut_down() {
+        engine.last_commit.store(true, Ordering::SeqCst);
         return Ok(());
     }
     // Behind this what the device's errors are is not written any more, either.
@@ -20,6 +22,9 @@ pub(crate) fn close(engine: &Engine) -> Result<()> {
         let _told_by_the_next = engine.committer.commit();
     }
     erase_unnamed(engine);
+    // Who has passed all that keeps others from beginning to change something waits for room perhaps, or for an
+    // inode, and comes behind it.
+    engine.last_commit.store(true, Ordering::SeqCst);
     let committed = engine.committer.commit();
     if engine.reservations.is_short() {
         let changes = engine.core.layers().current.items.slots();
@@ -101,5 +106,38 @@ fn erase_unnamed(engine: &Engine) {
         {
             tracing::warn!(inode = inode.id.objectid, %error, "left for the next mount");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::reserve::tests::volume;
+    use vfs::{Context, FileKind, FileSystem};
+
+    /// Somebody has passed all that keeps others from beginning to change something, waits, and ends when the last
+    /// commit is over.
+    #[test]
+    fn what_ends_behind_the_last_commit_has_failed() {
+        let fs = volume(128, 16384);
+        let cx = Context { uid: 0, gid: 0, pid: 1, umask: 0 };
+        let made = fs.change(|_| fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0));
+        made.expect("it ends before");
+        let told = fs.change(|engine| {
+            fs.destroy().expect("close");
+            drop(engine.core.begin());
+            Ok(())
+        });
+        assert_eq!(told.expect_err("it may be in no commit").errno(), libc::EROFS);
+    }
+
+    /// Nor is it in one where nothing is left to commit.
+    #[test]
+    fn what_ends_behind_a_remount_and_the_end_has_failed() {
+        let fs = volume(128, 16384);
+        let told = fs.change(|_| {
+            fs.still().expect("still");
+            fs.destroy()
+        });
+        assert_eq!(told.expect_err("it is in no commit").errno(), libc::EROFS);
     }
 }

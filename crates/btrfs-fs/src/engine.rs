@@ -62,6 +62,8 @@ pub(crate) struct Engine {
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     pub closed: AtomicBool,
+    /// That has begun: who changes something from now on may be in no commit.
+    pub(crate) last_commit: AtomicBool,
     pub(crate) unsettled: Arc<Unsettled>,
     pub(crate) tickets: Tickets,
     pub(crate) verity: Verity,
@@ -138,6 +140,7 @@ impl Engine {
             balancer,
             rename_lock: Mutex::new(Rank::Rename, ()),
             closed: AtomicBool::new(false),
+            last_commit: AtomicBool::new(false),
             unsettled: Arc::default(),
             tickets: Tickets::default(),
         }

@@ -1,5 +1,6 @@
 //! The face: `vfs::FileSystem` over the engine. Nothing is decided here.
 
+use crate::beside::Beside;
 use crate::cleaner::Sweeper;
 use crate::commit::Background;
 use crate::engine::Engine;
@@ -14,11 +15,9 @@ use crate::ops::{
 use crate::orphan::Eraser;
 use crate::unsettled::Beginning;
 use btrfs_disk::Error;
-use btrfs_txn::Defect;
 use locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use vfs::{
     Attr, Context, DirEntry, Durable, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError,
     Ino, RenameMode, Result, SeekWhence, SetAttr, Stat, StatFs, WriteFlags, XattrMode,
@@ -27,9 +26,10 @@ use vfs::{
 /// An open btrfs volume.
 pub struct BtrfsFs {
     pub(crate) engine: Arc<Engine>,
+    /// Held by who makes the mount still, or writable again, shuts it down, or closes the volume: one at a time.
     pub(crate) background: Mutex<Option<Box<(Eraser, Sweeper, Background)>>>,
-    /// Of balances and scrubs. Each holds the engine, and with it the device.
-    pub(crate) work: Mutex<Vec<JoinHandle<()>>>,
+    /// Balances and scrubs.
+    pub(crate) beside: Beside,
 }
 
 impl BtrfsFs {
@@ -42,6 +42,17 @@ impl BtrfsFs {
             return Err(shutdown::error());
         }
         Ok(&self.engine)
+    }
+
+    /// Changes something. Who ends when the last commit has begun hears that he failed: what he did may not be
+    /// in it.
+    pub(crate) fn change<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
+        let engine = self.open()?;
+        let changed = work(engine)?;
+        match engine.last_commit.load(Ordering::SeqCst) {
+            true => Err(FsError::ReadOnly("the volume is being closed".into())),
+            false => Ok(changed),
+        }
     }
 
     /// What the mount compresses by itself from here on, as [`crate::Options::compress`] says it
@@ -141,13 +152,13 @@ impl BtrfsFs {
         offset: u64,
         encoded: &btrfs_disk::compress::Encoded<'_>,
     ) -> Result<bool> {
-        crate::ops::encoded::write_encoded(self.open()?, ino, offset, encoded)
+        self.change(|e| crate::ops::encoded::write_encoded(e, ino, offset, encoded))
     }
 
     /// The first part of a [`FileSystem::clone_range`], as much as takes no long time; answers how much.
     /// `len` is not 0. What is refused as a whole is refused here.
     pub fn clone_some(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        copy::clone_some(self.open()?, from, to, len)
+        self.change(|e| copy::clone_some(e, from, to, len))
     }
 
     /// The file's content stays as it is from now on, and each read of it is verified (fs-verity). The
@@ -211,63 +222,6 @@ impl BtrfsFs {
     pub fn uncommitted_bytes(&self) -> u64 {
         self.engine.core.layers().current.bytes()
     }
-
-    /// Runs `work` in a thread of its own, which is gone when the volume is closed or dropped: it holds the
-    /// engine, and with it the device, which who has closed a volume may open again at once.
-    ///
-    /// `given_up` is called where nobody will work it off: no thread could be had, or it panicked.
-    pub(crate) fn in_thread(
-        &self,
-        name: &str,
-        work: impl FnOnce(&Engine) + Send + 'static,
-        given_up: fn(&Engine),
-    ) -> Result<()> {
-        let engine = self.engine.clone();
-        let mut threads = self.work.lock();
-        threads.retain(|thread| !thread.is_finished());
-        let started = match engine.core.injection.has(Defect::NoThreads) {
-            true => Err(std::io::Error::from_raw_os_error(libc::EAGAIN)),
-            false => {
-                let thread = std::thread::Builder::new().name(format!("spinney-{name}"));
-                let work = move || {
-                    let _told = Panicking(&engine, given_up);
-                    if engine.core.injection.has(Defect::WorkPanics) {
-                        panic!("as a test wants it");
-                    }
-                    work(&engine);
-                };
-                thread.spawn(work).map(|thread| threads.push(thread))
-            }
-        };
-        drop(threads);
-        let started = started.inspect_err(|_| given_up(&self.engine));
-        let context = format!("starting the thread of the {name}");
-        started.map_err(|source| vfs::FsError::Io { context, source })
-    }
-
-    /// Returns when no work is left, nor its thread: a status says sooner that it has ended.
-    fn end_work(&self) {
-        self.engine.core.health.close();
-        self.engine.balancer.rest();
-        self.engine.scrubber.rest();
-        let threads = std::mem::take(&mut *self.work.lock());
-        for thread in threads {
-            let _panicked = thread.join();
-        }
-    }
-}
-
-/// Who waits for work that panics would wait for ever, be it to close the volume. What the work left half
-/// done in memory nobody knows, so nothing of it is written.
-struct Panicking<'a>(&'a Engine, fn(&Engine));
-
-impl Drop for Panicking<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.core.health.poison("work in the background panicked");
-            self.1(self.0);
-        }
-    }
 }
 
 /// What is not durable is lost; the device is let go of.
@@ -275,7 +229,7 @@ impl Drop for BtrfsFs {
     fn drop(&mut self) {
         // Of work that panicked nobody hears that it has ended.
         if !std::thread::panicking() {
-            self.end_work();
+            self.beside.end(&self.engine);
         }
     }
 }
@@ -333,7 +287,7 @@ impl FileSystem for BtrfsFs {
     }
 
     fn setattr(&self, _cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        attr::setattr(self.open()?, ino, set)
+        self.change(|e| attr::setattr(e, ino, set))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -363,33 +317,33 @@ impl FileSystem for BtrfsFs {
             FileKind::CharDevice | FileKind::BlockDevice => rdev,
             _ => 0,
         };
-        create::make(self.open()?, cx, parent, name, &New { kind, perm, rdev, target: &[] })
+        self.change(|e| create::make(e, cx, parent, name, &New { kind, perm, rdev, target: &[] }))
     }
 
     fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
         let new = New { kind: FileKind::Dir, perm, rdev: 0, target: &[] };
-        create::make(self.open()?, cx, parent, name, &new)
+        self.change(|e| create::make(e, cx, parent, name, &new))
     }
 
     fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
         let new = New { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target };
-        create::make(self.open()?, cx, parent, name, &new)
+        self.change(|e| create::make(e, cx, parent, name, &new))
     }
 
     fn link(&self, _cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
-        link::link(self.open()?, ino, parent, name)
+        self.change(|e| link::link(e, ino, parent, name))
     }
 
     fn tmpfile(&self, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
-        create::tmpfile(self.open()?, cx, parent, perm)
+        self.change(|e| create::tmpfile(e, cx, parent, perm))
     }
 
     fn unlink(&self, _cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
-        remove::remove(self.open()?, parent, name, What::File)
+        self.change(|e| remove::remove(e, parent, name, What::File))
     }
 
     fn rmdir(&self, _cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
-        remove::remove(self.open()?, parent, name, What::Dir)
+        self.change(|e| remove::remove(e, parent, name, What::Dir))
     }
 
     fn rename(
@@ -401,7 +355,7 @@ impl FileSystem for BtrfsFs {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        rename::rename(self.open()?, cx, parent, name, new_parent, new_name, mode)
+        self.change(|e| rename::rename(e, cx, parent, name, new_parent, new_name, mode))
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -416,7 +370,7 @@ impl FileSystem for BtrfsFs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
-        io::write(self.open()?, ino, offset, data, flags)
+        self.change(|e| io::write(e, ino, offset, data, flags))
     }
 
     fn fallocate(
@@ -427,7 +381,7 @@ impl FileSystem for BtrfsFs {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        fallocate::fallocate(self.open()?, ino, mode, offset, len)
+        self.change(|e| fallocate::fallocate(e, ino, mode, offset, len))
     }
 
     fn copy_range(
@@ -439,7 +393,7 @@ impl FileSystem for BtrfsFs {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        copy::copy_range(self.open()?, cx, from, from_offset, to, to_offset, len)
+        self.change(|e| copy::copy_range(e, cx, from, from_offset, to, to_offset, len))
     }
 
     fn clone_range(
@@ -451,7 +405,7 @@ impl FileSystem for BtrfsFs {
         to_offset: u64,
         len: u64,
     ) -> Result<()> {
-        copy::clone_range(self.open()?, (from, from_offset), (to, to_offset), len)
+        self.change(|e| copy::clone_range(e, (from, from_offset), (to, to_offset), len))
     }
 
     fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
@@ -524,11 +478,11 @@ impl FileSystem for BtrfsFs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        xattr::set(self.open()?, ino, name, value, mode)
+        self.change(|e| xattr::set(e, ino, name, value, mode))
     }
 
     fn removexattr(&self, _cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
-        xattr::remove(self.open()?, ino, name)
+        self.change(|e| xattr::remove(e, ino, name))
     }
 
     fn flags(&self, ino: Ino) -> Result<u32> {
@@ -536,11 +490,11 @@ impl FileSystem for BtrfsFs {
     }
 
     fn set_flags(&self, _cx: &Context, ino: Ino, bits: u32) -> Result<()> {
-        flags::set(self.open()?, ino, bits, flags::Compression::AsTheBitsSay)
+        self.change(|e| flags::set(e, ino, bits, flags::Compression::AsTheBitsSay))
     }
 
     fn set_common_flags(&self, _cx: &Context, ino: Ino, bits: u32) -> Result<()> {
-        flags::set(self.open()?, ino, bits, flags::Compression::Stays)
+        self.change(|e| flags::set(e, ino, bits, flags::Compression::Stays))
     }
 
     fn trim(&self, _cx: &Context, start: u64, len: u64, least: u64) -> Result<u64> {
@@ -561,7 +515,7 @@ impl FileSystem for BtrfsFs {
     }
 
     fn set_label(&self, _cx: &Context, text: &[u8]) -> Result<()> {
-        label::set(self.open()?, text)
+        self.change(|e| label::set(e, text))
     }
 
     fn stats(&self) -> Vec<Stat> {
@@ -569,6 +523,8 @@ impl FileSystem for BtrfsFs {
     }
 
     fn shut_down(&self, first: Durable) -> Result<()> {
+        // While it is closed nothing else becomes of it.
+        let _one = self.background.lock();
         shutdown::shut_down(self.open()?, first)
     }
 
@@ -577,8 +533,9 @@ impl FileSystem for BtrfsFs {
             Err(_) if self.engine.core.health.is_shut_down() => &self.engine,
             other => other?,
         };
-        self.end_work();
-        drop(self.background.lock().take());
+        self.beside.end(&self.engine);
+        let mut background = self.background.lock();
+        drop(background.take());
         let result = crate::close::close(engine);
         self.engine.closed.store(true, Ordering::Release);
         // Nor does who is inside still, be it that a read finds a bad copy.

@@ -8,6 +8,7 @@
 
 mod acl;
 mod balance;
+mod beside;
 mod cleaner;
 mod close;
 mod commit;

@@ -1,6 +1,7 @@
 //! Opening a volume: superblock, feature gate and chunks (btrfs-volume), then roots,
 //! space, layers, and what a crash left unfinished.
 
+use crate::beside::Beside;
 use crate::cleaner::Sweeper;
 use crate::commit::Background;
 use crate::convert;
@@ -68,7 +69,7 @@ impl BtrfsFs {
             false => None,
         };
         let background = Mutex::new(Rank::Background, threads);
-        let fs = BtrfsFs { engine, background, work: Mutex::new(Rank::Leaf, Vec::new()) };
+        let fs = BtrfsFs { engine, background, beside: Beside::default() };
         go_on(&fs, writes)?;
         Ok(fs)
     }

@@ -35,7 +35,12 @@ impl BtrfsFs {
     }
 
     fn work_off_balance(&self) -> Result<()> {
-        self.in_thread("balance", |e| e.balancer.run(), |e| e.balancer.not_started())
+        self.beside.start(
+            &self.engine,
+            "balance",
+            |e| e.balancer.run(),
+            |e| e.balancer.not_started(),
+        )
     }
 
     /// Pauses it; returns when it has. ESRCH: none is at work.
@@ -60,7 +65,7 @@ impl BtrfsFs {
         let work = move |engine: &Engine| {
             let _nobody_may_listen = tell.send(engine.balancer.resize(total).map(drop));
         };
-        self.in_thread("resize", work, |_| {})?;
+        self.beside.start(&self.engine, "resize", work, |_| {})?;
         Ok(told)
     }
 
@@ -85,7 +90,7 @@ impl BtrfsFs {
     }
 
     fn work_off_scrub(&self) -> Result<()> {
-        self.in_thread("scrub", |e| e.scrubber.run(), |e| e.scrubber.not_started())
+        self.beside.start(&self.engine, "scrub", |e| e.scrubber.run(), |e| e.scrubber.not_started())
     }
 
     /// Stops it; returns when it has. ENOTCONN: none is at work.

@@ -10,7 +10,7 @@ use common::{CX, Image, close_and_judge, crashed, errno, find, new_file, open_im
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::require;
-use vfs::{FileSystem, FsError, RenameMode, Result};
+use vfs::{Durable, FileSystem, FsError, RenameMode, Result};
 
 fn is_refused<T>(result: Result<T>) -> bool {
     matches!(result, Err(FsError::ReadOnly(why)) if why == "remounted read-only")
@@ -94,14 +94,18 @@ fn bad_copies_stay_as_they_are() {
     close_and_judge(&image, fs);
 }
 
-/// Reads by the thread "first" pass the place "read".
+/// Reads by the thread "first" pass the place "read", those by "closer" the place "erase", flushes by "still" the
+/// place "flush".
 struct Reads(Places);
 
 impl RequestHook for Reads {
     fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
-        if matches!(request, Request::Read { .. }) && std::thread::current().name() == Some("first")
-        {
-            self.0.pass("read");
+        let thread = std::thread::current();
+        match (request, thread.name()) {
+            (Request::Read { .. }, Some("first")) => self.0.pass("read"),
+            (Request::Read { .. }, Some("closer")) => self.0.pass("erase"),
+            (Request::Flush, Some("still")) => self.0.pass("flush"),
+            _ => {}
         }
         go_on()
     }
@@ -228,6 +232,77 @@ fn what_is_under_way_while_it_is_closed_is_waited_for() {
     let left = Arc::new(SimDevice::new(device.below.image()));
     let left = BtrfsFs::open_device(left, Options { read_only: true, ..top() }).unwrap();
     assert_eq!((told, has_group(&left, group(1, 9))), (0, true));
+}
+
+/// In a thread that the hook knows.
+fn named<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> std::thread::ScopedJoinHandle<'scope, T> {
+    std::thread::Builder::new().name(name.into()).spawn_scoped(scope, work).unwrap()
+}
+
+/// A remount is at its last commit, and the volume is closed beside it: what is erased for that is in a commit, or
+/// left to the next mount, and nobody hears of an error.
+#[test]
+fn a_remount_and_the_end_come_one_behind_the_other() {
+    let below = SimDevice::new(with_subvolumes().image());
+    let device = Arc::new(Hooked { below, hook: Reads(Places::default()) });
+    let fs = BtrfsFs::open_device(device.clone(), Options { cache_bytes: 0, ..top() }).unwrap();
+    new_file(&fs, "open", &[7; 9000]);
+    fs.unlink(&CX, fs.root(), b"open").unwrap();
+    fs.sync().unwrap();
+    let places = &device.hook.0;
+    places.arm("read");
+    std::thread::scope(|scope| {
+        // Gives the remount something to commit when it lets nobody begin a change any more.
+        let first = named(scope, "first", || fs.create_qgroup(group(1, 9)));
+        places.wait_until_there("read");
+        let still = named(scope, "still", || fs.still());
+        std::thread::sleep(Duration::from_millis(60));
+        places.arm("flush");
+        places.release("read");
+        first.join().unwrap().expect("it was under way");
+        places.wait_until_there("flush");
+        places.arm("erase");
+        let closer = named(scope, "closer", || fs.destroy());
+        // Where it does not wait for the remount.
+        places.comes("erase", Duration::from_millis(300));
+        places.release("flush");
+        still.join().unwrap().expect("still");
+        places.release("erase");
+        closer.join().unwrap().expect("close");
+    });
+    let left = Arc::new(SimDevice::new(device.below.image()));
+    let again = BtrfsFs::open_device(left.clone(), Options { read_only: true, ..top() }).unwrap();
+    assert!(has_group(&again, group(1, 9)));
+    drop(again);
+    common::check_device(left, false, btrfs_check::Severity::Warning);
+}
+
+/// Nor is it stopped as by a crash while it is being closed: what is under way comes to its end.
+#[test]
+fn the_end_comes_before_a_shutdown_beside_it() {
+    let below = SimDevice::new(with_subvolumes().image());
+    let device = Arc::new(Hooked { below, hook: Reads(Places::default()) });
+    let fs = BtrfsFs::open_device(device.clone(), Options { cache_bytes: 0, ..top() }).unwrap();
+    new_file(&fs, "open", &[7; 9000]);
+    fs.unlink(&CX, fs.root(), b"open").unwrap();
+    fs.sync().unwrap();
+    let places = &device.hook.0;
+    places.arm("erase");
+    std::thread::scope(|scope| {
+        let closer = named(scope, "closer", || fs.destroy());
+        places.wait_until_there("erase");
+        let beside = scope.spawn(|| errno(fs.shut_down(Durable::Synced)));
+        std::thread::sleep(Duration::from_millis(200));
+        places.release("erase");
+        closer.join().unwrap().expect("close");
+        assert_eq!(beside.join().unwrap(), libc::EROFS, "it is closed");
+    });
+    let left = Arc::new(SimDevice::new(device.below.image()));
+    common::check_device(left, false, btrfs_check::Severity::Warning);
 }
 
 /// Processor time of the process's threads of that name, in ticks.

@@ -7,7 +7,7 @@
 
 use blocksim::{GoOn, Hooked, Image, Request, RequestHook, SimDevice};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -33,6 +33,17 @@ impl Places {
                 |held: &mut Vec<(&'static str, bool)>| held.iter().any(|one| one.0 == place);
             drop(self.changed.wait_timeout_while(held, LIMIT, is_held).expect("no panic"));
         }
+    }
+
+    /// As `wait_until_there`, for so long; whether he came.
+    pub fn comes(&self, place: &'static str, within: Duration) -> bool {
+        let end = Instant::now() + within;
+        let mut held = self.held.lock().expect("no panic");
+        while !held.contains(&(place, true)) {
+            let Some(left) = end.checked_duration_since(Instant::now()) else { return false };
+            held = self.changed.wait_timeout(held, left).expect("no panic").0;
+        }
+        true
     }
 
     pub fn wait_until_there(&self, place: &'static str) {

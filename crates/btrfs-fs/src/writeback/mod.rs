@@ -44,6 +44,7 @@ pub(crate) struct Writeback {
     /// What the mount compresses.
     compression: Setting,
     helpers: pack::Helpers,
+    packing: pack::Room,
     early: early::Early,
     /// Who remembers attributes that we told.
     observer: OnceLock<Arc<dyn vfs::Observer>>,
@@ -66,7 +67,7 @@ impl Writeback {
         stats: Arc<Stats>,
         compress: Option<Compress>,
     ) -> Writeback {
-        let (queue, refusals, helpers, early, observer) = Default::default();
+        let (queue, refusals, helpers, packing, early, observer) = Default::default();
         Writeback {
             core,
             reservations,
@@ -78,6 +79,7 @@ impl Writeback {
             refusals,
             compression: Setting::new(compress),
             helpers,
+            packing,
             early,
             observer,
         }

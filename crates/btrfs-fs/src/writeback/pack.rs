@@ -2,8 +2,8 @@
 //! compressed outside of all locks, on as many processors as have nothing else to compress.
 //!
 //! Invariants: what is made here is worth something only while the content is what was copied;
-//! whoever stores it looks (`Packed::agrees`). What one caller has under way is [`MOST`] bytes, its
-//! copy and its streams together at most twice that.
+//! whoever stores it looks (`Packed::agrees`). What one caller has under way is [`MOST`] bytes, what all
+//! have [`ALL`] and a piece each ([`Room`]); copies and streams together are at most twice that.
 //!
 //! As the kernel does, content is cut in pieces of 128 KiB, and where one of [`GROUP`] does not get
 //! smaller, those behind it in the group are not tried. What it does not know: extents.
@@ -17,11 +17,14 @@ use btrfs_disk::compress::{MAX_UNCOMPRESSED, compress, looks_compressible};
 use inode_index::Ref;
 use locks::{Mutex, Rank};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Content that is compressed ahead at a time, in bytes.
 /// Chosen, not measured: as much as one operation stores at once (`btrfs_txn::BATCH`).
 pub(super) const MOST: u64 = 8 << 20;
+/// The same, by all callers together. Who comes when that is under way waits for nobody: he has one piece at a time.
+const ALL: u64 = 4 * MOST;
 /// Inodes that are looked at for that.
 /// Chosen, not measured.
 const SEVERAL: usize = 256;
@@ -60,6 +63,7 @@ pub(super) struct Packed {
     pub(super) incompressible: bool,
     size: u64,
     content: Vec<u8>,
+    _room: Claim,
 }
 
 impl Packed {
@@ -131,7 +135,7 @@ impl<'w> Ahead<'w> {
             let packed = if named { copy(self.writeback, inode, 0, left) } else { None };
             left -= packed.as_ref().map_or(0, |packed| packed.content.len() as u64);
             self.packed.push_back(packed);
-            if left == 0 {
+            if left == 0 || self.writeback.packing.is_full() {
                 break;
             }
         }
@@ -155,11 +159,43 @@ fn copy(writeback: &Writeback, inode: &Inode, from: u64, most: u64) -> Option<Pa
         Some(method) => Plan { method, force: true, marks: false },
         None => plan(mount, property.as_deref()),
     };
-    let end = dirty.run_end(start).min(start + most);
+    let room = writeback.packing.claim((dirty.run_end(start) - start).min(most));
+    let end = start + room.bytes;
     let content = dirty.slices(start, end).concat();
     let size = state.item.size;
     let pieces = cut(writeback, &state, start, end);
-    Some(Packed { plan, pieces, incompressible: false, size, content })
+    Some(Packed { plan, pieces, incompressible: false, size, content, _room: room })
+}
+
+/// Content that is compressed ahead at the moment, by all callers.
+#[derive(Default)]
+pub(super) struct Room(Arc<AtomicU64>);
+
+/// So much of it, until this is dropped.
+struct Claim {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Room {
+    fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= ALL
+    }
+
+    /// For `wanted` bytes, or for as many whole pieces as there is room for: one in any case.
+    fn claim(&self, wanted: u64) -> Claim {
+        let piece = MAX_UNCOMPRESSED as u64;
+        let allowed = |used: u64| wanted.min((ALL.saturating_sub(used) / piece * piece).max(piece));
+        let take = |used: u64| Some(used + allowed(used));
+        let used = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        Claim { bytes: used.map_or_else(|used| used, allowed), all: self.0.clone() }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 fn cut(writeback: &Writeback, state: &State, start: u64, end: u64) -> Vec<Piece> {

@@ -1,4 +1,5 @@
 //! How much memory the test's process asked for at most.
+#![allow(dead_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +37,11 @@ fn count(bytes: usize) {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
+
+/// The bytes that are allocated.
+pub fn now() -> usize {
+    NOW.load(Ordering::Relaxed)
+}
 
 /// The most bytes that were allocated at one time.
 pub fn peak() -> usize {

@@ -125,10 +125,17 @@ pub fn text(value: OsString) -> Result<String> {
 
 /// Exactly one operand, named `what` in the message if it is missing.
 pub fn one(operands: Vec<OsString>, what: &str) -> Result<OsString> {
-    let [one] = <[OsString; 1]>::try_from(operands).map_err(|all| {
-        Error::usage(format!("expected {what}, got {}", count(all.len() as u64, "word")))
-    })?;
+    let [one] = exactly(operands, what)?;
     Ok(one)
+}
+
+/// Exactly `N` operands, `what` in the message if there are more or fewer. It begins as that of
+/// btrfs-progs, which scripts look for.
+pub fn exactly<const N: usize>(operands: Vec<OsString>, what: &str) -> Result<[OsString; N]> {
+    <[OsString; N]>::try_from(operands).map_err(|all| {
+        let wanted = count(N as u64, "argument");
+        Error::usage(format!("exactly {wanted} expected, {} given: {what}", all.len()))
+    })
 }
 
 /// The one word of a command that has no options.
@@ -143,10 +150,11 @@ pub fn only(mut args: Args, what: &str) -> Result<OsString> {
     one(operands, what)
 }
 
-/// At least one operand.
+/// At least one operand; in the words of btrfs-progs, too.
 pub fn some<T>(operands: Vec<T>, what: &str) -> Result<Vec<T>> {
     if operands.is_empty() {
-        return Err(Error::usage(format!("{what} is missing")));
+        let few = "not enough arguments: 0 but at least 1 expected";
+        return Err(Error::usage(format!("{few}: {what} is missing")));
     }
     Ok(operands)
 }

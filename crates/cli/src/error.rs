@@ -50,16 +50,18 @@ pub struct Error {
     what: String,
     remedy: Option<String>,
     usage: bool,
+    /// What the program was called, if that was not `spinney`.
+    called: Option<String>,
 }
 
 impl Error {
     /// The command line is wrong.
     pub fn usage(what: impl Display) -> Error {
-        Error { file: None, what: what.to_string(), remedy: None, usage: true }
+        Error { usage: true, ..Error::new(what) }
     }
 
     pub fn new(what: impl Display) -> Error {
-        Error { file: None, what: what.to_string(), remedy: None, usage: false }
+        Error { file: None, what: what.to_string(), remedy: None, usage: false, called: None }
     }
 
     /// Something about a file of this machine, or a path in an image.
@@ -83,6 +85,11 @@ impl Error {
         self
     }
 
+    /// A wrong command line of `called` in the words of who was called so.
+    pub fn called(self, called: &str) -> Error {
+        Error { called: Some(called.to_owned()).filter(|_| self.usage), ..self }
+    }
+
     /// In one line, without the program's name: for a log.
     pub fn text(&self) -> String {
         let file = self.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
@@ -97,7 +104,7 @@ impl Error {
 
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "spinney: ")?;
+        write!(f, "{}: ", self.called.as_deref().unwrap_or("spinney"))?;
         if let Some(file) = &self.file {
             write!(f, "{file}: ")?;
         }
@@ -105,10 +112,11 @@ impl Display for Error {
         if let Some(remedy) = &self.remedy {
             write!(f, "\n  {remedy}")?;
         }
-        if self.usage {
-            write!(f, "\n  see `spinney --help` and `spinney help COMMAND`")?;
+        match &self.called {
+            Some(called) => write!(f, "\n  see `{called} --help`"),
+            None if self.usage => write!(f, "\n  see `spinney --help` and `spinney help COMMAND`"),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -6,8 +6,9 @@ mod common;
 
 use common::mount::Mount;
 use common::{Image, KernelMount, PROGRAM, fine, text};
+use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use testkit::require;
 
 /// Command lines of scripts, `@` for the mount. What they print is compared, and how they end.
@@ -152,6 +153,104 @@ fn what_is_lacking_is_told_by_name() {
         assert_eq!(output.status.code(), Some(1), "{line}");
         assert!(text(&output.stderr).contains(what), "{}", text(&output.stderr));
     }
+}
+
+/// Scripts and btrfs-progs' own tests look for these words.
+#[test]
+fn too_few_words_are_told_as_btrfs_progs_tells_them() {
+    require!(kernel_btrfs);
+    for line in [
+        "filesystem resize",
+        "filesystem resize /x",
+        "filesystem resize -- -128M",
+        "filesystem resize -128M",
+        "filesystem resize 1:+128M",
+        "filesystem resize 1G /a /b",
+        "filesystem sync",
+        "filesystem du",
+        "subvolume show",
+        "subvolume snapshot /x",
+        "subvolume find-new /x",
+        "subvolume delete",
+        "subvolume get-default",
+        "subvolume list /a /b",
+        "qgroup create 1/1",
+        "qgroup destroy 1/1",
+        "inspect-internal rootid",
+        "inspect-internal inode-resolve 5",
+        "scrub start",
+        "rescue super-recover",
+        "check",
+    ] {
+        let told = |program: &mut Command| {
+            let output = program.args(line.split(' ')).output().expect("it starts");
+            let first = text(&output.stderr).lines().next().unwrap_or_default().to_owned();
+            (output.status.code(), first)
+        };
+        let (code, theirs) = told(&mut Command::new("btrfs"));
+        let (our_code, ours) = told(Command::new(PROGRAM).arg("btrfs"));
+        assert_eq!(our_code, code, "{line}");
+        assert!(ours.starts_with(&theirs) && !theirs.is_empty(), "{line}: {ours:?} for {theirs:?}");
+    }
+}
+
+/// As scripts from before `balance start` have it, which btrfs-progs takes still.
+#[test]
+fn balances_are_begun_by_their_old_words() {
+    require!(fuse);
+    let image = Image::new("face-old-words");
+    let mount = Mount::new(&image, "transport=classic");
+    let at = mount.word();
+    for line in ["balance --full-balance", "fi balance start --full-balance", "bal start -dusage=0"]
+    {
+        let mut words = vec!["btrfs"];
+        words.extend(line.split(' '));
+        words.push(&at);
+        let told = fine(&words);
+        assert!(told.contains("Done, had to relocate"), "{line}: {told}");
+    }
+    // The other way has a warning in front, and time for who changes his mind.
+    let mut command = Command::new(PROGRAM);
+    let mut started =
+        command.args(["btrfs", "balance", &at]).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut words = [0; 8];
+    started.stderr.as_mut().expect("a pipe").read_exact(&mut words).expect("a warning");
+    assert_eq!(&words, b"WARNING:");
+    started.kill().and_then(|()| started.wait()).expect("it is gone");
+    mount.umount();
+}
+
+/// Who builds an incremental stream on such a subvolume does not build on what was received.
+#[test]
+fn a_received_subvolume_that_is_writable_is_warned_of() {
+    require!(kernel_btrfs);
+    let image = Image::new("face-received");
+    let kernels = KernelMount::new(&image.path, "noatime").expect("mount");
+    let at = kernels.path().display().to_string();
+    common::streams::shell(&format!(
+        "cd {at}; btrfs -q subvolume create one; btrfs -q subvolume snapshot -r one two
+        mkdir in; btrfs -q send two | btrfs -q receive in"
+    ));
+    let warned = |name: &str| {
+        let place = format!("{}:/{name}", image.word());
+        let output = Command::new(PROGRAM).args(["btrfs", "subvolume", "show", &place]).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = text(&output.stderr);
+        said.contains("WARNING") && said.contains("received_uuid")
+    };
+    kernels.unmount().expect("unmount");
+    assert!(!warned("one") && !warned("two") && !warned("in/two"));
+    // As older programs left it: the flag alone.
+    let kernels = KernelMount::new(&image.path, "noatime").expect("mount");
+    common::streams::shell(&format!(
+        "python3 -c 'import fcntl,os,struct,sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.ioctl(fd, 0x4008941a, struct.pack(\"Q\", 0))' {}/in/two",
+        kernels.path().display()
+    ));
+    kernels.unmount().expect("unmount");
+    assert!(warned("in/two") && !warned("two"));
 }
 
 #[test]

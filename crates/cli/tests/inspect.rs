@@ -7,6 +7,7 @@ use common::mount::Mount;
 use common::streams::{ready, shell};
 use common::{Image, copies, failing, fine, json, sh, told_behind};
 use std::collections::BTreeSet;
+use std::path::Path;
 use testkit::oracle::KernelMount;
 
 /// A volume with subvolumes in directories, hard links, reflinks and a snapshot.
@@ -73,6 +74,11 @@ fn what_is_told_is_what_btrfs_progs_tell() {
             assert_eq!(&told, all, "{at}");
             let paths = ours(&["logical-resolve", at, &place("")]);
             assert!(paths.contains("snap/d/e/copy\n"), "{paths}");
+            if Path::new(&place("")).is_dir() {
+                let reached =
+                    |path: &str| path.starts_with(&place("")) && Path::new(path).is_file();
+                assert!(paths.lines().all(reached), "{paths}");
+            }
         }
         for (words, why) in [
             (["subvolid-resolve", "4000", ""], "no subvolume 4000"),

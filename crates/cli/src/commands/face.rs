@@ -5,7 +5,7 @@
 //!
 //! It does not know what the commands do, nor their options: those are btrfs-progs' already.
 
-use super::{Command, help, named, progs, version};
+use super::{Command, asks_for_help, help, named, progs, version};
 use crate::args::{self, Args};
 use crate::error::{Error, Exit, Result};
 use crate::words;
@@ -130,16 +130,42 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
     {
         return help::say(&family.help());
     }
-    let (name, used) = full_name(&first, words.get(1))?;
+    let (name, used) = match as_it_was_once_said(&words)? {
+        Some(old) => old,
+        None => full_name(&first, words.get(1))?,
+    };
     words.drain(..used);
     // Theirs of the same words come first.
     let command = progs::named(&name).or_else(|| named(name.as_ref()));
     let command = command.ok_or_else(|| lacking(&name))?;
-    if super::asks_for_help(&words) {
+    if asks_for_help(&words) {
         return help::of(command);
     }
     words.splice(0..0, global.of(command)?.into_iter().map(OsString::from));
-    (command.run)(Args::of(command.name, command.help, words))
+    let ended = (command.run)(Args::of(command.name, command.help, words));
+    ended.map_err(|error| error.called(&format!("btrfs {name}")))
+}
+
+/// `balance PATH`, `balance --full-balance PATH`, and both behind `filesystem`: what btrfs-progs takes still.
+fn as_it_was_once_said(words: &[OsString]) -> Result<Option<(String, usize)>> {
+    let shown: Vec<String> = words.iter().map(|word| args::show(word)).collect();
+    let Some(group) = family(&shown[0])? else { return Ok(None) };
+    let verb = |group: &'static Family, at: usize| {
+        let verbs = group.verbs.iter().copied();
+        shown.get(at).and_then(|word| whole(word, verbs).ok())
+    };
+    let balance = match group.name {
+        "balance" => 0,
+        "filesystem" if verb(group, 1) == Some("balance") => 1,
+        _ => return Ok(None),
+    };
+    let group = family("balance")?.expect("it is a group");
+    if let Some(verb) = verb(group, balance + 1) {
+        return Ok((balance > 0).then(|| (format!("balance {verb}"), balance + 2)));
+    }
+    let all = shown.get(balance + 1).is_some_and(|word| word == "--full-balance");
+    let is_old = all || shown.len() == balance + 2 && !asks_for_help(&words[balance + 1..]);
+    Ok(is_old.then(|| ("balance start".to_owned(), balance + 1)))
 }
 
 fn lacking(name: &str) -> Error {
@@ -297,6 +323,32 @@ mod tests {
         assert!(full("q show").contains("qgroup or quota"));
         assert!(full("sub s").contains("snapshot or set-default or show or sync"));
         assert!(full("nothing at").contains("unknown command"));
+    }
+
+    #[test]
+    fn balances_are_begun_as_they_once_were() {
+        let old = |words: &str| {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            as_it_was_once_said(&words)
+                .expect("a group")
+                .map(|(name, used)| format!("{used} {name}"))
+        };
+        for (words, meant) in [
+            ("balance /mnt", Some("1 balance start")),
+            ("balance --full-balance /mnt", Some("1 balance start")),
+            ("bal --full-balance /mnt", Some("1 balance start")),
+            ("fi balance /mnt", Some("2 balance start")),
+            ("filesystem balance start /mnt", Some("3 balance start")),
+            ("filesystem balance status /mnt", Some("3 balance status")),
+            ("balance status /mnt", None),
+            ("balance status", None),
+            ("balance what /mnt", None),
+            ("balance", None),
+            ("filesystem df /mnt", None),
+            ("send /mnt", None),
+        ] {
+            assert_eq!(old(words).as_deref(), meant, "{words}");
+        }
     }
 
     #[test]

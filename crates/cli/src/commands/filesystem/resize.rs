@@ -54,8 +54,7 @@ fn run(args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let [size, volume] = <[_; 2]>::try_from(operands)
-        .map_err(|_| Error::usage("expected a size, and an image or a directory of a mount"))?;
+    let [size, volume] = args::exactly(operands, "a size, and an image or a directory of a mount")?;
     let (devid, size) = parse(&args::text(size)?)?;
     let image = image_of(&volume).filter(|path| path.is_file());
     let grown = image.as_ref().map(|image| grow(image, devid, size)).transpose()?.flatten();

@@ -5,14 +5,18 @@ use crate::args::{Arg, Args, unexpected};
 use crate::commands::Command;
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::{TreeInode, Trees, inode_paths, join, subvolume_path};
+use crate::door::Door;
 use crate::error::{Error, Exit, Result};
+use crate::mounts::{self, MountEntry};
 use crate::output::{Json, Out};
 use btrfs_disk::items::{ExtentItemFields, FileExtent, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Logical, TreeId};
 use btrfs_tree::{Cursor, TreeRoot};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 pub const COMMAND: Command = Command {
     name: "inspect-internal logical-resolve",
@@ -20,8 +24,9 @@ pub const COMMAND: Command = Command {
     usage: "[--json] [-Pvo] LOGICAL VOLUME",
     help: "\
 Prints the paths of all files, in all subvolumes, whose content lies at a logical address
-of the volume, as messages of the kernel and of `spinney check` name it; from the top level
-on. VOLUME is an image or a path of a mount.
+of the volume, as messages of the kernel and of `spinney check` name it. VOLUME is a path of
+a mount, by which they can be reached then, or a line says that none leads there; or an image,
+and then, as in JSON always, they begin at the top level.
 
 Options
     -P              inode, offset in the file, and subvolume by number instead of paths
@@ -72,8 +77,41 @@ fn run(mut args: Args) -> Result<Exit> {
         let what = format!("no file of any subvolume has what lies at {logical}");
         return Err(Error::about(place.show(), what));
     }
-    tell(&trees, &found, &wanted)?;
+    let reach = Reach::of(&trees, &place)?;
+    tell(&trees, &found, &wanted, reach.as_ref())?;
     Ok(Exit::Done)
+}
+
+/// What of a volume paths of this machine lead to: the subvolume that is mounted, from the top level
+/// on, and where that is.
+struct Reach {
+    subvolume: Vec<u8>,
+    point: PathBuf,
+}
+
+impl Reach {
+    /// `None`: it is an image, or only a part of a subvolume is mounted.
+    fn of(trees: &Trees, place: &VolumePath) -> Result<Option<Reach>> {
+        let VolumePath::Mount(path) = place else { return Ok(None) };
+        let failed = |e: std::io::Error| Error::io(path, &e);
+        let Some(around) = mounts::around(path).map_err(failed)? else { return Ok(None) };
+        let is_whole = |entry: &MountEntry| entry.root == Path::new("/");
+        let all = mounts::all().map_err(failed)?.into_iter();
+        let whole = all.filter(is_whole).rfind(|entry| entry.device == around.device);
+        let Some(MountEntry { point, .. }) = whole else { return Ok(None) };
+        let (top, _) = Door::open(&point)?.around()?;
+        let subvolume = subvolume_path(trees, TreeId(top.id.0))?;
+        Ok(subvolume.map(|subvolume| Reach { subvolume, point }))
+    }
+
+    /// A path from the top level on as one of this machine.
+    fn show(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let within = match self.subvolume.as_slice() {
+            b"" => path,
+            above => path.strip_prefix(above)?.strip_prefix(b"/")?,
+        };
+        Some(self.point.join(OsStr::from_bytes(within)).into_os_string().into_vec())
+    }
 }
 
 /// The data extent that has this address.
@@ -143,7 +181,12 @@ fn for_each_leaf(
     Ok(())
 }
 
-fn tell(trees: &Trees, found: &BTreeSet<Found>, wanted: &Wanted) -> Result<()> {
+fn tell(
+    trees: &Trees,
+    found: &BTreeSet<Found>,
+    wanted: &Wanted,
+    reach: Option<&Reach>,
+) -> Result<()> {
     let mut out = Out::new();
     let mut rows = Vec::new();
     for file in found {
@@ -155,21 +198,7 @@ fn tell(trees: &Trees, found: &BTreeSet<Found>, wanted: &Wanted) -> Result<()> {
         rows.push((*file, paths));
     }
     if wanted.json {
-        out.line(Json::object(|o| {
-            o.array("files", |all| {
-                for (file, paths) in &rows {
-                    all.object(|o| {
-                        o.number("inode", file.ino).number("offset", file.offset);
-                        o.number("rootid", file.root).array("paths", |all| {
-                            let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
-                            for path in paths {
-                                all.text(&text(path));
-                            }
-                        });
-                    });
-                }
-            });
-        }))?;
+        out.line(as_json(&rows))?;
         return out.finish();
     }
     for (file, paths) in &rows {
@@ -178,7 +207,33 @@ fn tell(trees: &Trees, found: &BTreeSet<Found>, wanted: &Wanted) -> Result<()> {
             out.line(format!("inode {ino} offset {offset} root {root}"))?;
             continue;
         }
-        paths.iter().try_for_each(|path| out.line(path))?;
+        for path in paths {
+            let shown = reach.map_or_else(|| Some(path.clone()), |reach| reach.show(path));
+            match shown {
+                Some(shown) => out.line(shown)?,
+                None => {
+                    let (ino, path) = (file.ino, String::from_utf8_lossy(path));
+                    out.line(format!("inode {ino}, {path}: not in what is mounted"))?;
+                }
+            }
+        }
     }
     out.finish()
+}
+
+fn as_json(rows: &[(Found, Vec<Vec<u8>>)]) -> String {
+    Json::object(|o| {
+        o.array("files", |all| {
+            for (file, paths) in rows {
+                all.object(|o| {
+                    o.number("inode", file.ino).number("offset", file.offset);
+                    o.number("rootid", file.root).array("paths", |all| {
+                        for path in paths {
+                            all.text(&String::from_utf8_lossy(path));
+                        }
+                    });
+                });
+            }
+        });
+    })
 }

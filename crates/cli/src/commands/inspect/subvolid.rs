@@ -6,7 +6,6 @@ use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::{Trees, subvolume_path};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
-use crate::size::count;
 use btrfs_disk::TreeId;
 use std::ffi::OsString;
 
@@ -58,12 +57,7 @@ fn run(mut args: Args) -> Result<Exit> {
 
 /// The two operands that several of these commands have.
 pub fn number_and_place(operands: Vec<OsString>) -> Result<(u64, VolumePath)> {
-    let [number, place] = <[OsString; 2]>::try_from(operands).map_err(|all| {
-        Error::usage(format!(
-            "expected a number and a place, got {}",
-            count(all.len() as u64, "word")
-        ))
-    })?;
+    let [number, place] = args::exactly(operands, "a number and a place")?;
     let text = args::text(number)?;
     let number = text.parse().map_err(|_| Error::usage(format!("{text:?} is no number")))?;
     Ok((number, VolumePath::parse(&place)))

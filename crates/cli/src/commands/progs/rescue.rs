@@ -218,8 +218,7 @@ fn clear_space_cache(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    let [version, device] = <[_; 2]>::try_from(operands)
-        .map_err(|_| Error::usage("expected v1 or v2, and a device"))?;
+    let [version, device] = args::exactly(operands, "v1 or v2, and a device")?;
     match args::show(&version).as_str() {
         "v1" => clear_v1(Path::new(&device)),
         "v2" => clear_v2(Path::new(&device)),

@@ -54,8 +54,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let [place, name, value] = <[OsString; 3]>::try_from(operands)
-        .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
+    let [place, name, value] = args::exactly(operands, "an object, a property and its value")?;
     match Property::named(&name.to_string_lossy())? {
         Property::Compression => compression::set(&VolumePath::of_any_file(&place), subvol, &value),
         Property::Label => label::set(&VolumePath::parse(&place), &value),

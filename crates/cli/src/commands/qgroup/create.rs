@@ -5,7 +5,7 @@ use crate::commands::Command;
 use crate::commands::quota::on;
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::subvolume::words;
-use crate::error::{Error, Exit, Result};
+use crate::error::{Exit, Result};
 use std::ffi::OsString;
 
 pub const CREATE: Command = Command {
@@ -46,8 +46,7 @@ fn run(mut args: Args, create: bool) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let [id, place] = <[OsString; 2]>::try_from(operands)
-        .map_err(|all| Error::usage(format!("expected two words, got {}", all.len())))?;
+    let [id, place] = args::exactly(operands, "a group and a path")?;
     let id = words::group(&args::text(id)?)?;
     let place = VolumePath::parse(&place);
     on(&place, true, |open| match create {

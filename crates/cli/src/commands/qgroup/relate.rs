@@ -83,8 +83,7 @@ fn run(mut args: Args, comes: bool) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let [child, parent, place] = <[OsString; 3]>::try_from(operands)
-        .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
+    let [child, parent, place] = args::exactly(operands, "two groups and a path")?;
     let (child, parent) = (member(&child)?, words::group(&args::text(parent)?)?);
     let place = VolumePath::parse(&place);
     let mut places = vec![place.clone()];

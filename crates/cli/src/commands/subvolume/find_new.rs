@@ -43,8 +43,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let [place, since] = <[OsString; 2]>::try_from(operands)
-        .map_err(|all| Error::usage(format!("expected two words, got {}", all.len())))?;
+    let [place, since] = args::exactly(operands, "a subvolume and a generation")?;
     let since = args::text(since)?;
     let wrong = || Error::usage(format!("{since:?} is no generation"));
     let since: u64 = since.parse().map_err(|_| wrong())?;

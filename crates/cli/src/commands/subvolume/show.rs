@@ -5,7 +5,7 @@ use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::filesystem::units::Units;
-use crate::error::{Error, Exit, Result};
+use crate::error::{Error, Exit, Result, say_error};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
 use btrfs_fs::Subvol;
@@ -45,6 +45,11 @@ Examples
     run,
 };
 
+/// Scripts look for the first word, and for the name of the field in the same line.
+const RECEIVED_AND_WRITABLE: &str = "\
+WARNING: this subvolume has a received_uuid and can be written: it may be no longer what was sent,
+  so send nothing incremental that builds on it";
+
 enum Which {
     Here,
     Id(SubvolId),
@@ -73,6 +78,9 @@ fn run(mut args: Args) -> Result<Exit> {
     let place = VolumePath::parse(&args::one(operands, "a subvolume")?);
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let info = find(open, &place, &which)?;
+        if info.received_uuid != [0; 16] && !info.read_only {
+            say_error(RECEIVED_AND_WRITABLE);
+        }
         let all = open.all_if_allowed(&place)?;
         let mut out = Out::new();
         let snapshots = all.as_deref().map(|all| snapshots(all, &info));

@@ -49,8 +49,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let [source, target] = <[OsString; 2]>::try_from(operands)
-        .map_err(|all| Error::usage(format!("expected two words, got {}", all.len())))?;
+    let [source, target] = args::exactly(operands, "a subvolume, and where to")?;
     let places = [VolumePath::parse(&source), VolumePath::parse(&target)];
     place::at(&places, subvol, true, |open, _| {
         let [source, target] = &places;

@@ -26,6 +26,7 @@ pub mod target;
 pub mod workload;
 
 mod burners;
+mod memory;
 mod rng;
 mod source_tree;
 mod sys;

@@ -45,6 +45,12 @@ const PRESETS: &[Preset] = &[
         scale: 1.0,
     },
     Preset {
+        verb: "limits",
+        workloads: &["deep-dirs*", "wide-dirs*", "rename-storm", "in-budget"],
+        seconds: 10,
+        scale: 1.0,
+    },
+    Preset {
         verb: "trees",
         workloads: &["untar", "cp-a", "rm-rf", "find-*", "grep-*", "git-status", "npm-ci"],
         seconds: 10,

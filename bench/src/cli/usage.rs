@@ -32,6 +32,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench many [SIDES] [OPTIONS]
       compare: a million files in rounds, a million in one directory, and single
       operations while a million items are committed
+  spinney-bench limits [SIDES] [OPTIONS]
+      compare: 10,000 directories deep and wide, renames between two directories by 64
+      threads, a million files and 200 writers in the memory that --variant gives
   spinney-bench trees [SIDES] [OPTIONS]
       compare: a tree of 19,600 files unpacked, copied, walked, searched, removed; git
       status, npm ci

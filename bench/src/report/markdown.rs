@@ -87,6 +87,7 @@ fn write_group(out: &mut String, report: &Report, group: &Group<'_>) -> Result {
     write_counters(out, report, group)?;
     for row in &group.rows {
         write_details(out, report, row)?;
+        write_phases(out, report, row)?;
     }
     Ok(())
 }
@@ -207,6 +208,33 @@ fn write_counters(out: &mut String, report: &Report, group: &Group<'_>) -> Resul
             }
             writeln!(out)?;
         }
+    }
+    Ok(())
+}
+
+/// What the commits of a row went by, where it is about a commit.
+fn write_phases(out: &mut String, report: &Report, row: &Row) -> Result {
+    let phase = |name: &str| {
+        let name = name.strip_prefix("commit.")?.strip_suffix("_ns")?;
+        (name != "total").then(|| name.replace('_', " "))
+    };
+    if !row.info.name.ends_with("-in-commit") {
+        return Ok(());
+    }
+    for (at, side) in report.sides.iter().enumerate() {
+        let counted = details::counters(&row.cells[at]);
+        let Some(total) = counted.get("commit.total_ns") else { continue };
+        write!(
+            out,
+            "\nCommits of `{}` by {}: {} ms",
+            row.info.name,
+            side.label,
+            number(total / 1e6)
+        )?;
+        for (name, ns) in counted.iter().filter_map(|(name, ns)| Some((phase(name)?, ns))) {
+            write!(out, ", {name} {}", number(ns / 1e6))?;
+        }
+        writeln!(out, ".")?;
     }
     Ok(())
 }

@@ -7,19 +7,39 @@ use crate::target::{OpenDir, OpenFile};
 use std::io;
 
 pub fn all() -> Vec<Box<dyn Workload>> {
-    vec![Box::new(FsMark)]
+    vec![Box::new(FsMark::SHORT), Box::new(FsMark::LONG)]
 }
 
-struct FsMark;
+struct FsMark {
+    name: &'static str,
+    about: &'static str,
+    rounds: u64,
+    /// Files for each that other workloads make.
+    times: u64,
+}
 
 const THREADS: u64 = 2;
-const ROUNDS: u64 = 5;
+
+impl FsMark {
+    const SHORT: FsMark = FsMark {
+        name: "fs-mark",
+        about: "fs_mark -S 0 -s 0 -t 2, median of its 5 rounds",
+        rounds: 5,
+        times: 1,
+    };
+    const LONG: FsMark = FsMark {
+        name: "fs-mark-100k",
+        about: "the same with 100,000 files a round, 10 rounds",
+        rounds: 10,
+        times: 2,
+    };
+}
 
 impl Workload for FsMark {
     fn info(&self) -> Info {
         Info {
-            name: "fs-mark",
-            about: "fs_mark -S 0 -s 0 -t 2, median of its 5 rounds",
+            name: self.name,
+            about: self.about,
             unit: "files/s",
             cache: Cache::Warm,
             aims: Aims::NONE,
@@ -28,25 +48,26 @@ impl Workload for FsMark {
     }
 
     fn run(&self, env: &Env<'_>) -> io::Result<Done> {
-        let files = env.sizes.files / THREADS;
+        let files = env.sizes.files * self.times / THREADS;
         if env.target.host_path().is_none() {
-            return in_library(env, files);
+            return in_library(env, files, self.rounds);
         }
         // A directory for each thread, as -d given once for each makes it.
         let dirs: Vec<String> = (0..THREADS).map(|t| format!("-d ./t{t}")).collect();
-        let words = format!("-S 0 -s 0 -L {ROUNDS} -n {files} {} -l /dev/null", dirs.join(" "));
+        let (rounds, dirs) = (self.rounds, dirs.join(" "));
+        let words = format!("-S 0 -s 0 -L {rounds} -n {files} {dirs} -l /dev/null");
         let output = program::run(env, "fs_mark", &words)?;
         parse(&output).ok_or_else(|| program::not_understood("fs_mark"))
     }
 }
 
 /// `files` by each thread and round, with names as long as fs_mark's.
-fn in_library(env: &Env<'_>, files: u64) -> io::Result<Done> {
+fn in_library(env: &Env<'_>, files: u64, rounds: u64) -> io::Result<Done> {
     let make = |name| OpenDir::make(env.target, env.dir, name);
     let dirs: Vec<OpenDir<'_>> =
         numbered("t", THREADS).iter().map(|name| make(name)).collect::<io::Result<_>>()?;
     let mut rates = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let names = numbered(&format!("{round:08x}{:~<25}", ""), files);
         let elapsed = in_parallel(THREADS, |thread| {
             let dir = dirs[thread as usize].id;
@@ -93,10 +114,10 @@ mod tests {
         let material = Material::new(Path::new("/"), &sizes, Path::new("/"));
         let dir = target.root();
         let env = Env { target: &target, dir, dir_name: "", sizes: &sizes, material: &material };
-        let done = FsMark.run(&env).unwrap();
-        assert_eq!(done.details.len(), ROUNDS as usize);
+        let done = FsMark::SHORT.run(&env).unwrap();
+        assert_eq!(done.details.len(), 5);
         let own = OpenDir::open(&target, dir, c"t0000001").unwrap();
-        assert_eq!(target.list_long(own.id).unwrap(), ROUNDS * sizes.files / THREADS);
+        assert_eq!(target.list_long(own.id).unwrap(), 5 * sizes.files / THREADS);
         let mut longest = 0;
         let measure = &mut |name: &std::ffi::CStr, _| {
             longest = longest.max(name.to_bytes().len());

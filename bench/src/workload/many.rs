@@ -1,7 +1,9 @@
 //! Many files: whether the millionth is made as fast as the first, what a directory of a million
 //! costs, and how long single operations take while all of it is committed.
 
+use super::pace::{Pace, percentiles};
 use super::{Aims, Cache, Detail, Done, Env, Info, Workload, in_parallel, numbered};
+use crate::memory::{Memory, Watch};
 use crate::target::{OpenDir, OpenFile, Target};
 use std::ffi::CString;
 use std::io;
@@ -10,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub fn all() -> Vec<Box<dyn Workload>> {
-    vec![Box::new(Rounds), Box::new(OneDirectory), Box::new(OpsInCommit)]
+    vec![Box::new(Rounds), Box::new(OneDirectory), Box::new(CreateFsync), Box::new(OpsInCommit)]
 }
 
 const THREADS: u64 = 2;
@@ -75,26 +77,49 @@ impl Workload for OneDirectory {
 
     fn run(&self, env: &Env<'_>) -> io::Result<Done> {
         let names = numbered("file", env.sizes.files * 20);
-        let dir = OpenDir::make(env.target, env.dir, c"dir")?;
-        let mut details = Vec::new();
-        let mut total = Duration::ZERO;
-        let mut step = |name: &str, work: &dyn Fn() -> io::Result<()>| {
-            let start = Instant::now();
-            work()?;
-            let elapsed = start.elapsed();
-            total += elapsed;
-            let rate = names.len() as f64 / elapsed.as_secs_f64();
-            details.push(Detail { name: name.into(), values: vec![("files/s", rate)] });
-            io::Result::Ok(())
-        };
-        step("create", &|| create(env.target, &dir, &names))?;
+        let (count, target) = (names.len() as u64, env.target);
+        let dir = OpenDir::make(target, env.dir, c"dir")?;
+        let watch = Watch::on(target.host_path())?;
+        let make = |at: usize| OpenFile::create(target, dir.id, &names[at]).map(drop);
         // Far from each other, one after the other.
-        let stat = |at: usize| env.target.stat(dir.id, &names[at * 7919 % names.len()]).map(drop);
-        step("look up", &|| (0..names.len()).try_for_each(stat))?;
-        step("list", &|| env.target.list_long(dir.id).map(drop))?;
-        step("remove", &|| names.iter().try_for_each(|name| env.target.unlink(dir.id, name)))?;
-        let mut done = Done::new(names.len() as f64, total);
-        done.details = details;
+        let stat = |at: usize| target.stat(dir.id, &names[at * 7919 % names.len()]).map(drop);
+        let list = || match target.list_long(dir.id)? {
+            found if found == count => Ok(()),
+            found => Err(io::Error::other(format!("{found} files of {count}"))),
+        };
+        let paces = [
+            ("create", Pace::of(&watch, count, make)?),
+            ("look up", Pace::of(&watch, count, stat)?),
+            ("list", Pace::whole(&watch, count, list)?),
+            ("remove", Pace::of(&watch, count, |at| target.unlink(dir.id, &names[at]))?),
+        ];
+        let total = paces.iter().map(|(_, pace)| pace.elapsed()).sum();
+        let mut done = Done::new(count as f64, total);
+        done.details = paces.iter().map(|(name, pace)| pace.detail(name)).collect();
+        Ok(done)
+    }
+}
+
+/// New files in one directory that are durable before the next one comes, as mail servers make them.
+struct CreateFsync;
+
+impl Workload for CreateFsync {
+    fn info(&self) -> Info {
+        info(
+            "create-fsync",
+            "10,000 files in a new directory, an fsync of each behind its creation",
+        )
+    }
+
+    fn run(&self, env: &Env<'_>) -> io::Result<Done> {
+        let names = numbered("file", env.sizes.files / 5);
+        let dir = OpenDir::make(env.target, env.dir, c"dir")?;
+        let watch = Watch::on(env.target.host_path())?;
+        let pace = Pace::of(&watch, names.len() as u64, |at| {
+            OpenFile::create(env.target, dir.id, &names[at])?.fsync()
+        })?;
+        let mut done = Done::new(names.len() as f64, pace.elapsed());
+        done.details = vec![pace.detail("create and fsync")];
         Ok(done)
     }
 }
@@ -116,19 +141,30 @@ impl Workload for OpsInCommit {
         let dirs = own_dirs(env)?;
         let names = numbered("before", env.sizes.commit_files.div_ceil(THREADS));
         in_parallel(THREADS, |t| create(env.target, &dirs[t as usize], &names))?;
-        let (during, commit) = load(env, &dirs, "during", &|| env.target.sync())?;
+        let watch = Watch::on(env.target.host_path())?;
+        let ((during, commit), memory) =
+            watch.during(|| load(env, &dirs, "during", &|| env.target.sync()))?;
         let (alone, _) = load(env, &dirs, "alone", &|| {
             std::thread::sleep(commit);
             Ok(())
         })?;
         let mut done = Done::new(during.len() as f64, commit);
-        let ms =
-            Detail { name: "commit ms".into(), values: vec![("us", commit.as_secs_f64() * 1e3)] };
         done.details = percentiles("alone", alone);
         done.details.extend(percentiles("in a commit", during));
-        done.details.push(ms);
+        done.details.extend(beside(commit, memory));
         Ok(done)
     }
+}
+
+/// What is no time of an operation, in the same column.
+fn beside(commit: Duration, memory: Memory) -> [Detail; 3] {
+    let mib = |bytes: u64| (bytes >> 20) as f64;
+    [
+        ("commit ms", commit.as_secs_f64() * 1e3),
+        ("process MiB", mib(memory.process)),
+        ("in kernel MiB", mib(memory.kernel)),
+    ]
+    .map(|(name, value)| Detail { name: name.into(), values: vec![("us", value)] })
 }
 
 /// Nanoseconds of each operation while `work` goes on, and how long that took.
@@ -179,30 +215,4 @@ fn operate(
         }
     }
     Ok(times)
-}
-
-fn percentiles(what: &str, mut times: Vec<u64>) -> Vec<Detail> {
-    times.sort_unstable();
-    let row = |name: &str, share: f64| {
-        let at = ((share * times.len() as f64).ceil() as usize).clamp(1, times.len()) - 1;
-        let us = times[at] as f64 / 1e3;
-        Detail { name: format!("{what} {name} us"), values: vec![("us", us)] }
-    };
-    if times.is_empty() {
-        return Vec::new();
-    }
-    vec![row("50 %", 0.5), row("99 %", 0.99), row("99.9 %", 0.999), row("100 %", 1.0)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_those_of_the_list() {
-        let rows = percentiles("x", (1..=1000).map(|n| n * 1000).collect());
-        let values: Vec<f64> = rows.iter().map(|row| row.values[0].1).collect();
-        assert_eq!(values, [500.0, 990.0, 999.0, 1000.0]);
-        assert!(percentiles("x", Vec::new()).is_empty());
-    }
 }

@@ -5,6 +5,8 @@
 //! of its own; between `setup` and `run` the runner syncs and, for a cold one,
 //! remounts, so nothing but names and sizes may pass from one to the other.
 
+mod budget;
+mod chains;
 mod commit;
 mod content;
 mod dbench;
@@ -16,12 +18,14 @@ mod many;
 mod names;
 mod npm;
 mod orphans;
+mod pace;
 mod pattern;
 mod program;
 mod random;
 mod sequential;
 mod small;
 mod stat;
+mod storm;
 mod sync;
 mod tree;
 mod trees;
@@ -288,6 +292,9 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(commit::all());
     list.extend(many::all());
     list.extend(vast::all());
+    list.extend(chains::all());
+    list.extend(storm::all());
+    list.extend(budget::all());
     list.extend(content::all());
     list
 }

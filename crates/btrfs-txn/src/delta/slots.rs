@@ -50,6 +50,12 @@ impl Default for Slots {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Slots that this thread came by in order.
+    pub(super) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Where `key` is in sorted slots, or belongs.
 fn find(few: &[(SubKey, Slot)], key: &SubKey) -> Result<usize, usize> {
     few.binary_search_by(|(there, _)| there.cmp(key))
@@ -141,7 +147,10 @@ impl Slots {
             Slots::Few(few) => (&few[find(few, key).unwrap_or_else(|at| at)..], None),
             Slots::Many(many) => (&[][..], Some(many.range(*key..))),
         };
-        few.iter().map(|(key, slot)| (key, slot)).chain(many.into_iter().flatten())
+        let all = few.iter().map(|(key, slot)| (key, slot)).chain(many.into_iter().flatten());
+        #[cfg(test)]
+        let all = all.inspect(|_| LOOKED_AT.set(LOOKED_AT.get() + 1));
+        all
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SubKey, &Slot)> {

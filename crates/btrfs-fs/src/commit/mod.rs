@@ -10,6 +10,7 @@
 //!   other failure after sealing poisons the volume: memory has moved on.
 
 mod driver;
+mod retired;
 mod short;
 
 pub(crate) use driver::Background;
@@ -29,6 +30,7 @@ use btrfs_space::{Extent, Kind};
 use btrfs_txn::commit::{Merged, merge};
 use btrfs_txn::delta::{Delta, Move};
 use btrfs_txn::{Core, PoisonUnlessDone, Roots, Snapshot, Throttle, Turns, Urgency, Wanted};
+use retired::Retired;
 use short::{Attempt, Failed, Owed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,6 +53,7 @@ pub(crate) struct Committer {
     stats: Arc<Stats>,
     turns: Turns,
     owed: Owed,
+    retired: Retired,
     /// Nothing is committed but by `commit_held`.
     held: AtomicBool,
     /// What can be done once everything is durable, with no lock held.
@@ -69,7 +72,7 @@ impl Committer {
         device_stats: Arc<DeviceStats>,
         stats: Arc<Stats>,
     ) -> Committer {
-        let (turns, owed, held, afterwards) = Default::default();
+        let (turns, owed, retired, held, afterwards) = Default::default();
         Committer {
             core,
             reservations,
@@ -82,6 +85,7 @@ impl Committer {
             stats,
             turns,
             owed,
+            retired,
             held,
             afterwards,
         }
@@ -317,7 +321,10 @@ impl Committer {
         let sealed = self.commit_epoch(urgency)?;
         // Behind the superblock, as what the commit freed.
         self.core.discards.issue(&self.core.space).fs()?;
-        let Some(seal) = sealed else { return Ok(()) };
+        let Some(seal) = sealed else {
+            self.retired.free(None, || ());
+            return Ok(());
+        };
         self.inodes.settle();
         self.stats.commits.add(1);
         let total = start.elapsed();
@@ -368,7 +375,10 @@ impl Committer {
         let mut throttle = Throttle::new(&self.core, urgency);
         let published = self.owed.settle(ended?);
         self.reservations.set_short(false);
-        published.into_iter().for_each(|published| published.retire(&self.core, &mut throttle));
+        for published in published {
+            let sealed = published.retire(&self.core);
+            self.retired.free(sealed, || throttle.pause());
+        }
         Ok(Some(seal))
     }
 
@@ -498,17 +508,14 @@ struct Published {
 }
 
 impl Published {
-    fn retire(self, core: &Core, throttle: &mut Throttle<'_>) {
+    /// Answers the delta that the commit merged: readers may have it still.
+    fn retire(self, core: &Core) -> Option<Arc<Delta>> {
         let discard = core.discards.are_wanted();
         // Memory for the next ones. Who reads by older roots reads them again, from where they still are.
         let node = u64::from(core.geometry.node_size);
         let nodes = self.freed.iter().filter(|extent| extent.len == node);
         nodes.for_each(|extent| core.store.forget(extent.logical));
         self.before.roots.retire(core.space.clone(), self.freed, discard, self.roots);
-        // Unless a reader has it still, and frees it when he is done.
-        let sealed = Arc::into_inner(self.before).and_then(|layers| layers.sealed);
-        if let Some(delta) = sealed.and_then(Arc::into_inner) {
-            delta.free(|| throttle.pause());
-        }
+        self.before.sealed.clone()
     }
 }

@@ -61,11 +61,11 @@ impl FileOptions {
 
     /// Writes go to the end. Two handles that append at once may get into each other's way.
     pub fn append(mut self, append: bool) -> FileOptions {
-        (self.append, self.write) = (append, self.write || append);
+        self.append = append;
         self
     }
 
-    /// The file is emptied.
+    /// The file is emptied; not one that is only appended to.
     pub fn truncate(mut self, truncate: bool) -> FileOptions {
         self.truncate = truncate;
         self
@@ -89,12 +89,13 @@ impl FileOptions {
         self
     }
 
-    /// Opens the file `path` of `volume`; symbolic links are followed. To create or to truncate without
-    /// [`write`](FileOptions::write) is refused with EINVAL, and makes nothing.
+    /// Opens the file `path` of `volume`; symbolic links are followed. What makes no sense together is
+    /// refused with EINVAL, as by [`std::fs::OpenOptions`], and makes and empties nothing: to create or to
+    /// truncate without [`write`](FileOptions::write), and to truncate what is appended to.
     pub fn open(&self, volume: &Volume, path: impl AsRef<Path>) -> Result<File> {
         let path = bytes(&path);
         // Before anything is made.
-        if (self.truncate || self.create || self.create_new) && !self.write {
+        if !self.makes_sense() {
             return Err(volume.error(path, Errno::EINVAL.into()));
         }
         let node = self.node(volume, path)?;
@@ -107,7 +108,7 @@ impl FileOptions {
         let file = File {
             node,
             at: 0,
-            write: self.write,
+            write: self.write || self.append,
             append: self.append,
             path: path.to_vec(),
             volume: volume.clone(),
@@ -116,6 +117,14 @@ impl FileOptions {
             file.set_len(0)?;
         }
         Ok(file)
+    }
+
+    fn makes_sense(&self) -> bool {
+        match self.append {
+            // A file that is new has nothing to lose.
+            true => !self.truncate || self.create_new,
+            false => self.write || !(self.truncate || self.create || self.create_new),
+        }
     }
 
     fn node(&self, volume: &Volume, path: &[u8]) -> Result<Node> {

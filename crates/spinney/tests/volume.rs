@@ -72,6 +72,8 @@ fn files_open_as_they_are_asked_to() {
         FileOptions::new().create(true),
         FileOptions::new().create_new(true),
         FileOptions::new().truncate(true),
+        FileOptions::new().append(true).truncate(true),
+        FileOptions::new().write(true).append(true).create(true).truncate(true),
     ] {
         assert_eq!(errno(wrong.open(&volume, "y")), libc::EINVAL);
         assert_eq!(errno(volume.open_path("y")), libc::ENOENT, "{wrong:?}");
@@ -79,6 +81,16 @@ fn files_open_as_they_are_asked_to() {
         let error = std::io::Error::from(wrong.open(&volume, "y").unwrap_err());
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }
+    assert_eq!(volume.read("a").unwrap(), b"123");
+    // To append is to write, whatever was said of that.
+    let log = FileOptions::new().append(true).write(false).open(&volume, "a").unwrap();
+    { log }.write_all(b"4").unwrap();
+    let new = FileOptions::new().append(true).create_new(true).truncate(true);
+    new.open(&volume, "z").unwrap().write_all(b"5").unwrap();
+    assert_eq!(
+        (volume.read("a").unwrap(), volume.read("z").unwrap()),
+        (b"1234".into(), b"5".into())
+    );
     let made = FileOptions::new().write(true).create(true).mode(0o777).open(&volume, "x").unwrap();
     let about = made.metadata().unwrap();
     assert_eq!((about.permissions(), about.uid(), about.gid()), (0o755, 7, 8));

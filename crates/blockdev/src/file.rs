@@ -89,6 +89,18 @@ impl FileDevice {
         Ok(FileDevice { file, direct, path: path.to_owned(), len, read_only, block })
     }
 
+    /// The very file once more, to be read: also where its path leads to another one by now. It has the
+    /// length that the file has now.
+    pub fn again(&self) -> io::Result<FileDevice> {
+        Self::from_file(self.file.try_clone()?, &self.path, true, self.block, None)
+    }
+
+    /// Gives the file `len` bytes, whatever its path leads to by now. As a device this one keeps the
+    /// length that it was opened with.
+    pub fn set_file_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
     fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),

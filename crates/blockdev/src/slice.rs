@@ -55,6 +55,19 @@ impl<D: BlockDevice> Slice<D> {
         }
     }
 
+    /// The same part of `other`; all of that, where this is all of its device.
+    pub fn of_another<E: BlockDevice>(&self, other: E) -> io::Result<Slice<E>> {
+        match &self.name {
+            None => Ok(Slice::whole(other)),
+            Some(name) => Slice::new(other, self.span, name.clone()),
+        }
+    }
+
+    /// The device that it is a part of, or all.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
     /// Where `len` bytes at `offset` of the part lie on the device, if they are in it.
     fn place(&self, offset: u64, len: u64) -> io::Result<u64> {
         match offset.checked_add(len) {

@@ -29,6 +29,11 @@ impl<D: BlockDevice> Sticky<D> {
         self.failed.get().map(|(_, why)| why.as_str())
     }
 
+    /// The device below.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
     fn check(&self) -> io::Result<()> {
         let Some((kind, why)) = self.failed.get() else { return Ok(()) };
         Err(io::Error::new(*kind, format!("given up after an earlier failure: {why}")))

@@ -20,7 +20,6 @@ use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile, Quota
 use held::Held;
 use spinney::Volume;
 use std::ffi::OsString;
-use std::fs::OpenOptions;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -328,7 +327,7 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
             .remedy("leave --size out to use all of it"));
     }
     // While it is locked: who opens it next has all of it.
-    resize(path, size)?;
+    medium.set_len(size)?;
     drop(medium);
     Ok(image::open(path, Access::Write)?.device())
 }
@@ -348,11 +347,6 @@ fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {
         return Err(explain(path, &MkfsError::TooSmall { minimum, have: size }));
     }
     Ok(())
-}
-
-fn resize(path: &Path, size: u64) -> Result<()> {
-    let file = OpenOptions::new().write(true).open(path).map_err(|e| Error::io(path, &e))?;
-    file.set_len(size).map_err(|e| Error::io(path, &e))
 }
 
 fn explain(path: &Path, error: &MkfsError) -> Error {

@@ -54,7 +54,11 @@ impl Target {
             return Ok(Target::Mount { door: Door::open(&path)?, path });
         };
         let medium = image::open(&path, access)?;
-        let read_only = matches!(access, Access::Read | Access::Peek);
+        Target::on(medium, path, matches!(access, Access::Read | Access::Peek))
+    }
+
+    /// The volume of an image that is open already.
+    pub fn on(medium: Medium, path: PathBuf, read_only: bool) -> Result<Target> {
         let options = Options { background: false, read_only, ..Options::default() };
         let opened = BtrfsFs::open_device(medium.device(), options);
         let fs =

@@ -120,6 +120,20 @@ impl Medium {
         self.device.clone()
     }
 
+    /// The same file or device once more, to be read whatever others do, whatever its path leads to by now.
+    pub fn peek(&self) -> Result<Medium> {
+        let part = self.device.device();
+        let again = part.device().again().and_then(|device| part.of_another(device));
+        Ok(Medium::on(again.map_err(|e| opening(&self.path, e))?, &self.path, None))
+    }
+
+    /// Gives the file that the image is `bytes` bytes, whatever its path leads to by now. The medium keeps the
+    /// length that it had when it was opened.
+    pub fn set_len(&self, bytes: u64) -> Result<()> {
+        let set = self.device.device().device().set_file_len(bytes);
+        set.map_err(|e| Error::host(&self.path, e))
+    }
+
     /// Why it takes no writes any more, if one failed.
     pub fn failure(&self) -> Option<&str> {
         self.device.failure()

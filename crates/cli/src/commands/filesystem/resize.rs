@@ -4,11 +4,10 @@ use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::target::{Refused, Target, image_of, reason};
 use crate::error::{Error, Exit, Result};
-use crate::image::{self, Access};
+use crate::image::{self, Access, Medium};
 use crate::output::Out;
 use btrfs_fs::NewSize;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::path::Path;
 
 pub const COMMAND: Command = Command {
@@ -115,13 +114,10 @@ fn parse(text: &str) -> Result<(u64, NewSize)> {
 ///
 /// With zeros behind its end a file that has lost something would count as whole: it is looked at before.
 fn grow(image: &Path, devid: u64, size: NewSize) -> Result<Option<u64>> {
-    let failed = |e: std::io::Error| Error::io(image, &e);
-    let (old, new) = {
-        let target = Target::open(image.as_os_str(), Access::Read)?;
-        target.sizes(devid, size).map_err(|refused| refusal(&target, &refused))?
-    };
     // Locked: nobody else makes it longer or shorter meanwhile.
     let medium = image::open(image, Access::Write)?;
+    let target = Target::on(medium.peek()?, image.into(), true)?;
+    let (old, new) = target.sizes(devid, size).map_err(|refused| refusal(&target, &refused))?;
     let len = medium.device().len();
     if len < old {
         return Err(is_cut(image, len, old));
@@ -129,8 +125,7 @@ fn grow(image: &Path, devid: u64, size: NewSize) -> Result<Option<u64>> {
     if new <= len {
         return Ok(None);
     }
-    let file = File::options().write(true).open(image).map_err(failed)?;
-    file.set_len(new).map_err(failed)?;
+    medium.set_len(new)?;
     Ok(Some(len))
 }
 
@@ -138,13 +133,17 @@ fn grow(image: &Path, devid: u64, size: NewSize) -> Result<Option<u64>> {
 /// or mounted it since this one let it go. One that somebody has stays too long, which does no harm.
 fn cut(image: &Path, devid: u64) -> Result<()> {
     let Ok(locked) = image::open(image, Access::Write) else { return Ok(()) };
-    let target = Target::open(image.as_os_str(), Access::Peek)?;
+    cut_behind(&locked, image, devid)
+}
+
+/// The very file that is locked, whatever has its name by now.
+fn cut_behind(locked: &Medium, image: &Path, devid: u64) -> Result<()> {
+    let target = Target::on(locked.peek()?, image.into(), true)?;
     let (end, _) = target.sizes(devid, NewSize::Plus(0)).map_err(|e| refusal(&target, &e))?;
-    if end >= locked.device().len() {
-        return Ok(());
+    match end >= locked.device().len() {
+        true => Ok(()),
+        false => Ok(locked.set_len(end)?),
     }
-    let file = File::options().write(true).open(image);
-    file.and_then(|file| file.set_len(end)).map_err(|e| Error::io(image, &e))
 }
 
 fn is_cut(image: &Path, len: u64, volume: u64) -> Error {
@@ -159,13 +158,11 @@ fn is_cut(image: &Path, len: u64, volume: u64) -> Error {
 /// Takes away what `grow` has given to a file that had `had` bytes, unless the volume has it by now, or
 /// nobody knows: a file that is too long does no harm.
 fn put_back(image: &Path, devid: u64, had: u64) {
-    let Ok(_locked) = image::open(image, Access::Write) else { return };
-    let Ok(target) = Target::open(image.as_os_str(), Access::Peek) else { return };
-    if !target.sizes(devid, NewSize::Plus(0)).is_ok_and(|(now, _)| now <= had) {
-        return;
-    }
-    if let Ok(file) = File::options().write(true).open(image) {
-        let _ = file.set_len(had);
+    let Ok(locked) = image::open(image, Access::Write) else { return };
+    let Ok(peek) = locked.peek() else { return };
+    let Ok(target) = Target::on(peek, image.into(), true) else { return };
+    if target.sizes(devid, NewSize::Plus(0)).is_ok_and(|(now, _)| now <= had) {
+        let _ = locked.set_len(had);
     }
 }
 
@@ -183,6 +180,7 @@ fn pretty(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use testkit::oracle::TempDir;
 
     /// Between a resize and the cut that follows another may have made the volume longer again, or have it.
@@ -202,6 +200,24 @@ mod tests {
         drop(held);
         cut(&image, 1).unwrap();
         assert_eq!(len(), size);
+    }
+
+    /// Whoever owns the directory can put another file at the name, or a link to anybody's.
+    #[test]
+    fn what_has_the_name_by_now_is_not_cut() {
+        let dir = TempDir::new("resize-swapped").unwrap();
+        let (image, away, other) = (dir.join("disk.img"), dir.join("away"), dir.join("other"));
+        let size = 512 << 20;
+        spinney::FormatOptions::new().create(&image, size).unwrap().close().unwrap();
+        let grown = size + 4096;
+        File::options().write(true).open(&image).unwrap().set_len(grown).unwrap();
+        File::create(&other).unwrap().set_len(grown).unwrap();
+        let locked = image::open(&image, Access::Write).unwrap();
+        std::fs::rename(&image, &away).unwrap();
+        std::os::unix::fs::symlink(&other, &image).unwrap();
+        cut_behind(&locked, &image, 1).unwrap();
+        let len = |path: &Path| path.metadata().unwrap().len();
+        assert_eq!((len(&away), len(&other)), (size, grown));
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub mod copy;
 pub mod mkfs;
 
 pub use copy::{
-    CopyError, CopyOptions, CopyReport, Event, ExportLinks, ImportLinks, Lost, Piece,
-    export_attributes, export_tree, import_attributes, import_contents, import_tree, is_of_all,
-    read_around, set_mode, unverified,
+    CopyError, CopyOptions, CopyReport, Event, ExportLinks, HostDir, HostPlace, HostStat,
+    ImportLinks, Lost, Piece, export_attributes, export_contents, export_tree, export_tree_at,
+    import_attributes, import_contents, import_tree, is_of_all, read_around, unverified,
 };

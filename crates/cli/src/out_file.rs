@@ -2,9 +2,10 @@
 //! somebody has mistyped what is to be sent; and no image that somebody has open is emptied.
 
 use crate::error::{Error, Result};
-use std::fs::{File, OpenOptions, TryLockError};
+use spinney::Claim;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Keeps what it has until something is written.
@@ -14,6 +15,7 @@ pub struct OutFile {
     /// It was not there before.
     made: bool,
     begun: bool,
+    claim: Option<Claim>,
 }
 
 impl OutFile {
@@ -30,20 +32,14 @@ impl OutFile {
             }
             Err(e) => return Err(Error::io(path, &e)),
         };
-        Ok(OutFile { file, path: path.to_owned(), made, begun: false })
+        Ok(OutFile { file, path: path.to_owned(), made, begun: false, claim: None })
     }
 
-    /// Refuses an image that is in use, also by this process: ask when those are open that are read.
-    pub fn is_free(&self) -> Result<()> {
-        let kind = self.file.metadata().map_err(|e| Error::io(&self.path, &e))?.file_type();
-        let locked = (kind.is_file() || kind.is_block_device()).then(|| self.file.try_lock());
-        match locked {
-            Some(Err(TryLockError::WouldBlock)) => {
-                Err(Error::about(self.path.display(), "in use, as an image or by another program"))
-            }
-            // Where nothing can be locked nothing is.
-            _ => Ok(()),
-        }
+    /// Refuses an image or device that is in use, also by this process: ask when those are open that are read.
+    /// From then on nobody opens it as one until it is dropped.
+    pub fn is_free(&mut self) -> Result<()> {
+        self.claim = Some(spinney::claim(&self.file, &self.path)?);
+        Ok(())
     }
 
     /// Whether something was written.
@@ -58,11 +54,6 @@ impl OutFile {
             true => self.file.set_len(0),
             false => Ok(()),
         }
-    }
-
-    /// The file itself.
-    pub fn again(&self) -> Result<File> {
-        self.file.try_clone().map_err(|e| Error::io(&self.path, &e))
     }
 }
 

@@ -82,7 +82,9 @@ pub use format::FormatOptions;
 pub use fs_verity::{
     Descriptor as VerityDescriptor, HashAlgorithm as VerityHash, Params as VerityParams,
 };
-pub use medium::{Access, Disk, Medium, Partition, devices_over, is_block_device, part_of};
+pub use medium::{
+    Access, Claim, Disk, Medium, Partition, claim, devices_over, is_block_device, part_of,
+};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;
 #[doc(hidden)]

@@ -2,9 +2,6 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use vfs::Timestamp;
 
 /// The caller's effective user and group.
 pub(crate) fn user_and_group() -> (u32, u32) {
@@ -22,15 +19,10 @@ pub fn matches(pattern: &[u8], name: &[u8], any_case: bool) -> bool {
     unsafe { libc::fnmatch(pattern.as_ptr(), name.as_ptr(), flags) == 0 }
 }
 
-/// Sets access and modification time; a symbolic link's own.
-pub(crate) fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
-    let times = [spec(atime), spec(mtime)];
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: `path` is NUL-terminated, `times` has the two members that are read.
-    match unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Whether there is such a process, whoever's.
+pub(crate) fn is_running(process: u32) -> bool {
+    let Ok(process) = libc::pid_t::try_from(process) else { return false };
+    // SAFETY: takes two numbers; no signal is sent.
+    let asked = unsafe { libc::kill(process, 0) };
+    asked == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

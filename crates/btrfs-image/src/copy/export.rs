@@ -2,22 +2,23 @@
 //!
 //! The volume is not trusted: names are judged before they become part of a path,
 //! everything below the top is made exclusively (an existing name, a symbolic link
-//! among them, is never written through), and a directory is entered once. Nor is the directory: who
-//! owns it may put other things at the names of what was just made, so a file gets its attributes as
-//! the open file that it is, and nothing else permissions through a symbolic link.
+//! among them, is never written through), and a directory is entered once. Nor is the directory on the
+//! host: who owns it may put other things at the names of what was just made. So all is made in directories
+//! that are open, and attributes go to what is open; names are made from there, not from the top.
 
 use super::BUFFER;
 use super::damage::{Piece, read_around, unverified};
+use super::dirs::Dirs;
 use super::error::{At, CopyError, Result};
-use super::host::{self, Target};
+use super::host::{self, HostDir, HostPlace, HostStat, Target, Thing};
 use super::links::ExportLinks;
 use super::options::{CopyOptions, CopyReport, Lost, Teller};
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use vfs::{Attr, Damage, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence, lookup_listed};
 
@@ -29,27 +30,65 @@ pub fn export_tree(
     host: &Path,
     options: &CopyOptions<'_>,
 ) -> Result<CopyReport> {
+    match HostDir::place(host).at(host, "open directory")? {
+        HostPlace::Name(dir, name) => export_tree_at(fs, ino, &dir, &name, options),
+        HostPlace::Dir(dir) => export_contents(fs, ino, dir, options),
+    }
+}
+
+/// Copies what `ino` stands for to `name` in `dir`, as [`export_tree`] does.
+pub fn export_tree_at(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    dir: &HostDir,
+    name: &[u8],
+    options: &CopyOptions<'_>,
+) -> Result<CopyReport> {
+    exported(fs, options, |export| export.top(ino, dir, name))
+}
+
+/// Copies what is in the volume's directory `ino` into the host's directory `dir`, which takes over its
+/// attributes.
+pub fn export_contents(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    dir: HostDir,
+    options: &CopyOptions<'_>,
+) -> Result<CopyReport> {
+    exported(fs, options, |export| {
+        let attr = export.fs.getattr(ino).at(dir.path(), "read attributes")?;
+        match attr.kind {
+            FileKind::Dir => export.enter_top(dir, attr),
+            _ => Err(io::Error::from(ErrorKind::AlreadyExists)).at(dir.path(), "create"),
+        }
+    })
+}
+
+fn exported(
+    fs: &dyn FileSystem,
+    options: &CopyOptions<'_>,
+    copy: impl FnOnce(&mut Export<'_>) -> Result<()>,
+) -> Result<CopyReport> {
     let own = ExportLinks::default();
     let mut export = Export::new(fs, options, &own);
-    let result = export.top(ino, host);
+    let result = copy(&mut export).and_then(|()| export.run());
     for frame in export.stack.iter().filter(|f| f.held) {
         fs.forget(frame.attr.ino, 1);
     }
     result.map(|()| export.teller.report())
 }
 
-/// Gives what is at the path `host`, and no symbolic link unless `ino` is one, the
-/// attributes that a copy of `ino` would have. With `file` it is that one, which was opened there.
+/// Gives the open file or directory, which is called `host`, the attributes that a copy of `ino` would have.
 pub fn export_attributes(
     fs: &dyn FileSystem,
     ino: Ino,
     host: &Path,
-    file: Option<&File>,
+    file: &File,
     options: &CopyOptions<'_>,
 ) -> Result<()> {
     let attr = fs.getattr(ino).at(host, "read attributes")?;
-    let target = file.map_or(Target::At(host, attr.kind), Target::Open);
-    Export::new(fs, options, &ExportLinks::default()).attributes(target, host, &attr)
+    let own = ExportLinks::default();
+    Export::new(fs, options, &own).attributes(Target::Open(file), host, &attr)
 }
 
 /// A directory whose entries are being copied.
@@ -66,6 +105,7 @@ struct Export<'a> {
     options: &'a CopyOptions<'a>,
     teller: Teller<'a>,
     stack: Vec<Frame>,
+    dirs: Dirs,
     links: &'a ExportLinks,
     entered: HashSet<Ino>,
     buffer: Vec<u8>,
@@ -83,41 +123,50 @@ impl<'a> Export<'a> {
             options,
             teller: Teller::new(options),
             stack: Vec::new(),
+            dirs: Dirs::default(),
             links: options.export_links.unwrap_or(own),
             entered: HashSet::new(),
             buffer: vec![0; BUFFER],
         }
     }
 
-    fn top(&mut self, ino: Ino, host: &Path) -> Result<()> {
-        let attr = self.fs.getattr(ino).at(host, "read attributes")?;
-        if attr.kind == FileKind::Dir {
-            match make_dir(host) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists && host.is_dir() => {}
-                other => other.at(host, "create directory")?,
-            }
-            self.teller.made(host, FileKind::Dir, false);
-            self.descend(host.to_owned(), attr, false)?;
-        } else {
-            self.other(host, &attr)?;
+    fn top(&mut self, ino: Ino, dir: &HostDir, name: &[u8]) -> Result<()> {
+        let path = dir.join(name);
+        let attr = self.fs.getattr(ino).at(&path, "read attributes")?;
+        if attr.kind != FileKind::Dir {
+            return self.other(dir, name, &path, &attr);
         }
-        self.run()
+        let there = match dir.make_dir(name) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && self.options.as_new.is_none() => {
+                match dir.dir(name) {
+                    Err(other) if not_a_directory(&other) => Err(e),
+                    there => there,
+                }
+            }
+            made => made,
+        };
+        self.enter_top(there.at(&path, "create directory")?, attr)
+    }
+
+    fn enter_top(&mut self, dir: HostDir, attr: Attr) -> Result<()> {
+        self.teller.made(dir.path(), FileKind::Dir, false);
+        self.descend(dir, attr, false)
     }
 
     fn run(&mut self) -> Result<()> {
         while let Some(frame) = self.stack.last_mut() {
             if let Some((name, ino)) = frame.left.pop() {
-                let (path, parent) = (frame.path.join(OsStr::from_bytes(&name)), frame.attr.ino);
-                let done = self.entry(path, parent, (&name, ino));
+                let done = self.entry((&name, ino));
                 self.go_on(done)?;
                 continue;
             }
-            let (path, attr) = (frame.path.clone(), frame.attr);
-            let done = self.attributes(Target::At(&path, attr.kind), &path, &attr);
-            self.go_on(done)?;
-            if let Some(Frame { held: true, .. }) = self.stack.pop() {
+            let Some(Frame { path, attr, held, .. }) = self.stack.pop() else { break };
+            let left = self.dirs.pop().at(&path, "leave");
+            if held {
                 self.fs.forget(attr.ino, 1);
             }
+            let done = self.attributes(Target::Open(left?.file()), &path, &attr);
+            self.go_on(done)?;
         }
         Ok(())
     }
@@ -134,7 +183,10 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn entry(&mut self, path: PathBuf, parent: Ino, (name, ino): (&[u8], Ino)) -> Result<()> {
+    fn entry(&mut self, (name, ino): (&[u8], Ino)) -> Result<()> {
+        let Some(Frame { path, attr, .. }) = self.stack.last() else { return Ok(()) };
+        let (path, parent) = (joined(path, name), attr.ino);
+        let dir = self.dirs.last().at(&path, "open directory")?;
         let (attr, held) = lookup_listed(self.fs, parent, name, ino).at(&path, "look up")?;
         let forget = |fs: &dyn FileSystem| {
             if held {
@@ -143,53 +195,77 @@ impl<'a> Export<'a> {
         };
         if attr.kind == FileKind::Dir {
             // Once entered, the frame owns the reference.
-            return self.enter(path, attr, held).inspect_err(|_| forget(self.fs));
+            let entered = self.enter(&dir, (name, &path), attr, held);
+            return entered.inspect_err(|_| forget(self.fs));
         }
-        let result = self.other(&path, &attr);
+        let result = self.other(&dir, name, &path, &attr);
         forget(self.fs);
         result
     }
 
-    fn enter(&mut self, path: PathBuf, attr: Attr, held: bool) -> Result<()> {
-        make_dir(&path).at(&path, "create directory")?;
-        self.teller.made(&path, attr.kind, false);
-        self.descend(path, attr, held)
+    fn enter(
+        &mut self,
+        dir: &HostDir,
+        (name, path): (&[u8], &Path),
+        attr: Attr,
+        held: bool,
+    ) -> Result<()> {
+        is_short(path)?;
+        let made = dir.make_dir(name).at(path, "create directory")?;
+        self.teller.made(path, attr.kind, false);
+        self.descend(made, attr, held)
     }
 
     /// Anything but a directory, or another name of it.
-    fn other(&mut self, path: &Path, attr: &Attr) -> Result<()> {
-        if self.links.link(attr.ino, path).at(path, "link")? {
+    fn other(&mut self, dir: &HostDir, name: &[u8], path: &Path, attr: &Attr) -> Result<()> {
+        is_short(path)?;
+        if self.links.link(attr.ino, dir, name).at(path, "link")? {
             self.teller.made(path, attr.kind, true);
             return Ok(());
         }
-        let mut made = None;
-        match attr.kind {
-            FileKind::File => made = Some(self.file(path, attr)?),
-            FileKind::Symlink => {
-                let target = self.fs.readlink(attr.ino).and_then(whole).at(path, "read link")?;
-                let target = OsStr::from_bytes(&target);
-                std::os::unix::fs::symlink(target, path).at(path, "create link")?;
+        let stat = match attr.kind {
+            FileKind::File => {
+                let file = self.file(dir, name, path, attr)?;
+                self.attributes(Target::Open(&file), path, attr)?;
+                HostStat::of_file(&file)
             }
             kind => {
-                let rdev = host::rdev_to_host(attr.rdev);
-                host::make_node(path, kind.mode_bits() | 0o600, rdev).at(path, "create node")?;
+                let thing = self.thing(dir, name, path, attr, kind)?;
+                self.attributes(Target::Thing(&thing), path, attr)?;
+                thing.stat()
             }
-        }
-        let target = made.as_ref().map_or(Target::At(path, attr.kind), Target::Open);
-        self.attributes(target, path, attr)?;
+        };
         self.teller.made(path, attr.kind, false);
         if attr.nlink > 1 {
-            self.links.insert(attr.ino, path, attr.nlink - 1).at(path, "stat")?;
+            self.links.insert(attr.ino, path, stat.at(path, "stat")?.key, attr.nlink - 1);
         }
         Ok(())
     }
 
-    fn descend(&mut self, path: PathBuf, attr: Attr, held: bool) -> Result<()> {
+    fn thing(
+        &self,
+        dir: &HostDir,
+        name: &[u8],
+        path: &Path,
+        attr: &Attr,
+        kind: FileKind,
+    ) -> Result<Thing> {
+        if kind != FileKind::Symlink {
+            let rdev = host::rdev_to_host(attr.rdev);
+            return dir.make_node(name, kind, rdev).at(path, "create node");
+        }
+        let target = self.fs.readlink(attr.ino).and_then(whole).at(path, "read link")?;
+        dir.make_symlink(name, &target).at(path, "create link")
+    }
+
+    fn descend(&mut self, dir: HostDir, attr: Attr, held: bool) -> Result<()> {
+        let path = dir.path().to_owned();
         if !self.entered.insert(attr.ino) {
             return Err(CopyError::refused(&path, "is a directory with two names"));
         }
         let mut left = self.names(&path, attr.ino)?;
         left.sort_by(|a, b| b.cmp(a));
+        self.dirs.push(dir).at(&path, "stat")?;
         self.stack.push(Frame { path, attr, held, left });
         Ok(())
     }
@@ -240,9 +316,8 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn file(&mut self, path: &Path, attr: &Attr) -> Result<File> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = file.at(path, "create file")?;
+    fn file(&mut self, dir: &HostDir, name: &[u8], path: &Path, attr: &Attr) -> Result<File> {
+        let file = dir.make_file(name).at(path, "create file")?;
         file.set_len(attr.size).at(path, "set size")?;
         let mut at = 0;
         while at < attr.size {
@@ -291,6 +366,14 @@ impl<'a> Export<'a> {
 
     /// In the order that keeps each from undoing another: owner, xattrs, mode, times.
     fn attributes(&self, target: Target<'_>, path: &Path, attr: &Attr) -> Result<()> {
+        if let Some(umask) = self.options.as_new {
+            return match attr.kind {
+                FileKind::Symlink => Ok(()),
+                _ => target
+                    .set_mode(u32::from(attr.perm) & 0o777 & !umask)
+                    .at(path, "set permissions"),
+            };
+        }
         let given = self.options.owners && target.give(attr.uid, attr.gid).at(path, "set owner")?;
         // A program of somebody else's must not run as the caller.
         let perm = u32::from(attr.perm) & if given { 0o7777 } else { 0o777 };
@@ -323,8 +406,20 @@ impl<'a> Export<'a> {
     }
 }
 
-fn make_dir(path: &Path) -> std::io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)
+fn not_a_directory(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP | libc::EMLINK))
+}
+
+fn joined(dir: &Path, name: &[u8]) -> PathBuf {
+    dir.join(OsStr::from_bytes(name))
+}
+
+/// What is made in open directories could have longer paths than anybody can say.
+fn is_short(path: &Path) -> Result<()> {
+    match path.as_os_str().len() < libc::PATH_MAX as usize {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)).at(path, "create"),
+    }
 }
 
 fn harmless(name: &[u8]) -> bool {

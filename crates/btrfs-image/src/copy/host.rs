@@ -1,28 +1,32 @@
 //! The system calls of the host's side that the standard library lacks. All `unsafe`
 //! of this crate is here.
 //!
-//! No function follows a symbolic link in the last component of its path. What systems do in
-//! their own ways each is in `system`.
+//! What is on the host is reached by descriptors (`dir`). What systems do in their own ways each is in
+//! `system`.
+
+mod dir;
 
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(not(target_os = "linux"))]
 mod other;
 
+pub(super) use dir::replaced;
+pub use dir::{HostDir, HostPlace, HostStat};
 #[cfg(target_os = "linux")]
 use linux as system;
 #[cfg(not(target_os = "linux"))]
 use other as system;
-pub(super) use system::{get_xattr, get_xattr_of, list_xattrs, list_xattrs_of};
+pub(super) use system::Thing;
 
 use std::ffi::CString;
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::Path;
-use vfs::{Errno, FileKind, Timestamp};
+use vfs::{Errno, Timestamp};
 
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
@@ -37,13 +41,14 @@ pub(super) fn privileged() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// What is given attributes. A file that we have open is that file, whatever stands at its path by
-/// now: who owns the directory may have put a program of his there, which must not become root's.
-#[derive(Clone, Copy)]
+/// What has attributes or is given some, open: it is that one, whatever has its name by now. Who owns the directory may
+/// have put a program of his there, which must not become root's.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Target<'t> {
+    /// A file or a directory.
     Open(&'t File),
-    /// Of this kind; not what a symbolic link there leads to.
-    At(&'t Path, FileKind),
+    /// What is neither.
+    Thing(&'t Thing),
 }
 
 impl Target<'_> {
@@ -65,30 +70,24 @@ impl Target<'_> {
     fn chown(self, uid: Option<u32>, gid: u32) -> io::Result<()> {
         match self {
             Target::Open(file) => fchown(file, uid, Some(gid)),
-            Target::At(path, _) => lchown(path, uid, Some(gid)),
+            Target::Thing(thing) => thing.chown(uid, gid),
         }
     }
 
     pub(super) fn set_mode(self, mode: u32) -> io::Result<()> {
         match self {
             Target::Open(file) => file.set_permissions(Permissions::from_mode(mode)),
-            Target::At(path, kind) => set_mode(path, mode, kind),
+            Target::Thing(thing) => thing.set_mode(mode),
         }
     }
 
     pub(super) fn set_times(self, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
         let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
         let times = [spec(atime), spec(mtime)];
-        let flags = libc::AT_SYMLINK_NOFOLLOW;
         match self {
             // SAFETY: takes a descriptor, which `file` owns; `times` has the two members that are read.
             Target::Open(file) => done(unsafe { libc::futimens(file.as_raw_fd(), times.as_ptr()) }),
-            Target::At(path, _) => {
-                let path = c_path(path)?;
-                let (dir, times) = (libc::AT_FDCWD, times.as_ptr());
-                // SAFETY: `path` is NUL-terminated, and there are the two times that are read.
-                done(unsafe { libc::utimensat(dir, path.as_ptr(), times, flags) })
-            }
+            Target::Thing(thing) => thing.set_times(&times),
         }
     }
 
@@ -96,33 +95,30 @@ impl Target<'_> {
     pub(super) fn list_xattrs(self) -> io::Result<Vec<Vec<u8>>> {
         match self {
             Target::Open(file) => system::list_xattrs_of(file),
-            Target::At(path, _) => system::list_xattrs(path),
+            Target::Thing(thing) => thing.list_xattrs(),
+        }
+    }
+
+    pub(super) fn get_xattr(self, name: &[u8]) -> io::Result<Vec<u8>> {
+        match self {
+            Target::Open(file) => system::get_xattr_of(file, name),
+            Target::Thing(thing) => thing.get_xattr(name),
         }
     }
 
     pub(super) fn set_xattr(self, name: &[u8], value: &[u8]) -> io::Result<()> {
         match self {
             Target::Open(file) => system::set_xattr_of(file, name, value),
-            Target::At(path, _) => system::set_xattr(path, name, value),
+            Target::Thing(thing) => thing.set_xattr(name, value),
         }
     }
 
     pub(super) fn remove_xattr(self, name: &[u8]) -> io::Result<()> {
         match self {
             Target::Open(file) => system::remove_xattr_of(file, name),
-            Target::At(path, _) => system::remove_xattr(path, name),
+            Target::Thing(thing) => thing.remove_xattr(name),
         }
     }
-}
-
-/// Sets the permissions of what is at `path`, if it is of that `kind`; a symbolic link there is not
-/// followed, and has none itself.
-pub fn set_mode(path: &Path, mode: u32, kind: FileKind) -> io::Result<()> {
-    let fits = |meta: &Metadata| match FileKind::from_mode(meta.mode()) == Some(kind) {
-        true => Ok(()),
-        false => Err(io::Error::other("something else is there by now")),
-    };
-    system::set_mode(path, mode, kind, fits)
 }
 
 /// True for the attributes that a new file may inherit from its directory.
@@ -144,19 +140,6 @@ pub(super) fn no_such_xattr_here(error: &io::Error) -> bool {
         Some(libc::EPERM) => !privileged(),
         _ => false,
     }
-}
-
-/// Opens a regular file to be read; never waits for the other end of a FIFO.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
-}
-
-/// Makes a device, FIFO or socket; fails if the name is taken.
-pub(super) fn make_node(path: &Path, mode: u32, rdev: libc::dev_t) -> io::Result<()> {
-    let path = c_path(path)?;
-    // SAFETY: `path` is NUL-terminated and outlives the call.
-    done(unsafe { libc::mknod(path.as_ptr(), mode as libc::mode_t, rdev) })
 }
 
 /// Where the next data at or behind `offset` starts; `None` if there is none.
@@ -198,26 +181,78 @@ pub(super) fn rdev_to_host(rdev: u32) -> libc::dev_t {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vfs::FileKind;
+
+    /// Whoever owns the directory can put something else at the name of what was just made.
+    #[test]
+    fn attributes_go_to_what_was_made_and_not_to_what_has_its_name() {
+        let top = testkit::oracle::TempDir::new("thing").unwrap();
+        let dir = HostDir::open(top.path()).unwrap();
+        for kind in [FileKind::Fifo, FileKind::Symlink] {
+            let make = |name: &[u8]| match kind {
+                FileKind::Fifo => dir.make_node(name, kind, 0).unwrap(),
+                _ => dir.make_symlink(name, b"nowhere").unwrap(),
+            };
+            drop(make(b"other"));
+            let made = make(b"name");
+            dir.rename(b"name", b"away").unwrap();
+            dir.rename(b"other", b"name").unwrap();
+            let stat = |name: &[u8]| dir.stat(name, false).unwrap().unwrap();
+            let (before, at) = (stat(b"name"), Timestamp { secs: 7, nanos: 9 });
+            let target = Target::Thing(&made);
+            if privileged() {
+                target.give(12, 34).unwrap();
+                target.set_xattr(b"trusted.x", b"1").unwrap();
+                assert_eq!(target.get_xattr(b"trusted.x").unwrap(), b"1");
+                assert_eq!(stat(b"away").gid, 34);
+            }
+            if kind == FileKind::Fifo {
+                target.set_mode(0o666).unwrap();
+                assert_eq!(stat(b"away").mode & 0o777, 0o666);
+            }
+            target.set_times(at, at).unwrap();
+            assert_eq!((stat(b"away").atime, stat(b"away").mtime), (at, at));
+            assert_eq!(stat(b"name"), before);
+            dir.remove(b"name").unwrap();
+            dir.remove(b"away").unwrap();
+        }
+    }
 
     #[test]
-    fn permissions_are_given_to_no_link_and_to_no_other_kind() {
-        let dir = testkit::oracle::TempDir::new("set-mode").unwrap();
-        let (file, link) = (dir.join("file"), dir.join("link"));
+    fn paths_are_directories_with_a_name_or_directories() {
+        let top = testkit::oracle::TempDir::new("place").unwrap();
+        let (file, link) = (top.join("file"), top.join("link"));
         std::fs::write(&file, "x").unwrap();
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        let mode = || std::fs::metadata(&file).unwrap().mode() & 0o7777;
-        set_mode(&file, 0o640, FileKind::File).unwrap();
-        assert_eq!(mode(), 0o640);
-        for (path, kind) in [
-            (&link, FileKind::File),
-            (&link, FileKind::Symlink),
-            (&link, FileKind::Dir),
-            (&file, FileKind::Dir),
-            (&file, FileKind::Fifo),
-        ] {
-            assert!(set_mode(path, 0o4777, kind).is_err(), "{kind:?}");
-            assert_eq!(mode(), 0o640, "{kind:?}");
+        std::os::unix::fs::symlink(top.path(), &link).unwrap();
+        let place = |path: &Path| match HostDir::place(path) {
+            Ok(HostPlace::Name(dir, name)) => {
+                format!("{} in {}", name.escape_ascii(), dir.path().display())
+            }
+            Ok(HostPlace::Dir(dir)) => dir.path().display().to_string(),
+            Err(error) => error.kind().to_string(),
+        };
+        let at = top.path().display().to_string();
+        let below = |name: &str| place(Path::new(&format!("{at}/{name}")));
+        for name in ["file", "link", "new"] {
+            assert_eq!(below(name), format!("{name} in {at}/"));
         }
+        assert_eq!(below("new//"), format!("new in {at}/"));
+        assert_eq!((below("link/"), below(".")), (format!("{at}/link/"), format!("{at}/.")));
+        assert_eq!(below("file/"), "not a directory");
+        assert_eq!(below("none/file"), "entity not found");
+        assert_eq!(place(Path::new("name")), "name in ");
+    }
+
+    /// The way up leads to the directory that it was, or nowhere.
+    #[test]
+    fn a_directory_is_left_to_the_one_that_it_was_in() {
+        let top = testkit::oracle::TempDir::new("above").unwrap();
+        let dir = HostDir::open(top.path()).unwrap();
+        let key = HostStat::of_file(dir.file()).unwrap().key;
+        let (one, other) = (dir.make_dir(b"one").unwrap(), dir.make_dir(b"other").unwrap());
+        assert_eq!(one.above(key, top.path()).unwrap().path(), top.path());
+        std::fs::rename(one.path(), other.path().join("moved")).unwrap();
+        assert!(one.above(key, top.path()).is_err());
     }
 
     #[test]

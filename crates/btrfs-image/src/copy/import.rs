@@ -3,21 +3,25 @@
 //! Directories get their attributes after their entries: a default ACL or set-group-ID
 //! bit that is not there yet is not inherited, and times stay as they were. A file is there with all
 //! of its content, or not at all.
+//!
+//! What is copied is what was opened, all of it: whoever owns the directory may put other things at its
+//! names meanwhile, and attributes of one thing must not come to the content of another.
 
 use super::BUFFER;
+use super::dirs::Dirs;
 use super::error::{At, CopyError, Result};
-use super::host;
+use super::host::{self, HostDir, HostPlace, HostStat, Target, Thing};
 use super::links::ImportLinks;
 use super::options::{CopyOptions, CopyReport, Teller};
-use std::ffi::OsString;
-use std::fs::{File, Metadata};
-use std::io::ErrorKind;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use vfs::{
-    Context, Entry, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, Timestamp,
-    WriteFlags, XattrMode,
+    Context, Entry, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, WriteFlags,
+    XattrMode,
 };
 
 /// Copies what `host` names into `parent` of the volume, there called `name`.
@@ -57,8 +61,74 @@ pub fn import_attributes(
     ino: Ino,
     options: &CopyOptions<'_>,
 ) -> Result<()> {
-    let meta = file.map_or_else(|| host.symlink_metadata(), File::metadata).at(host, "stat")?;
-    Import::new(fs, options, &ImportLinks::new(fs)).attributes((host, file), ino, &meta)
+    let links = ImportLinks::new(fs);
+    let import = Import::new(fs, options, &links);
+    if let Some(file) = file {
+        let meta = HostStat::of_file(file).at(host, "stat")?;
+        return import.attributes((host, Target::Open(file)), ino, &meta);
+    }
+    let source = Source::at(host)?;
+    let meta = source.stat().at(host, "stat")?;
+    import.attributes((host, source.target()), ino, &meta)
+}
+
+/// What is copied, open.
+enum Source {
+    Dir(HostDir),
+    /// One that may not be listed, and why.
+    Closed(Thing, io::Error),
+    File(File),
+    Other(Thing),
+}
+
+impl Source {
+    fn open(dir: &HostDir, name: &[u8], seen: &HostStat) -> io::Result<Source> {
+        let source = match seen.kind() {
+            Some(FileKind::Dir) => match dir.dir(name) {
+                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                    Source::Closed(dir.thing(name)?, e)
+                }
+                opened => Source::Dir(opened?),
+            },
+            // Of what cannot be read there is nothing, as with cp(1).
+            Some(FileKind::File) => Source::File(dir.open_file(name)?),
+            _ => Source::Other(dir.thing(name)?),
+        };
+        match source.stat()?.key == seen.key {
+            true => Ok(source),
+            false => Err(host::replaced()),
+        }
+    }
+
+    /// What a path names, which is not followed.
+    fn at(host: &Path) -> Result<Source> {
+        match HostDir::place(host).at(host, "stat")? {
+            HostPlace::Name(dir, name) => {
+                let seen = seen(&dir, &name).at(host, "stat")?;
+                Source::open(&dir, &name, &seen).at(host, "open")
+            }
+            HostPlace::Dir(dir) => Ok(Source::Dir(dir)),
+        }
+    }
+
+    fn target(&self) -> Target<'_> {
+        match self {
+            Source::Dir(dir) => Target::Open(dir.file()),
+            Source::File(file) => Target::Open(file),
+            Source::Closed(thing, _) | Source::Other(thing) => Target::Thing(thing),
+        }
+    }
+
+    fn stat(&self) -> io::Result<HostStat> {
+        match self.target() {
+            Target::Open(file) => HostStat::of_file(file),
+            Target::Thing(thing) => thing.stat(),
+        }
+    }
+}
+
+fn seen(dir: &HostDir, name: &[u8]) -> io::Result<HostStat> {
+    dir.stat(name, false)?.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 
 /// A directory whose entries are being copied.
@@ -67,9 +137,9 @@ struct Frame {
     ino: Ino,
     /// Whether `ino` carries a lookup reference of ours.
     held: bool,
-    meta: Metadata,
+    meta: HostStat,
     /// In reverse order.
-    left: Vec<OsString>,
+    left: Vec<Vec<u8>>,
 }
 
 struct Import<'a> {
@@ -77,6 +147,7 @@ struct Import<'a> {
     options: &'a CopyOptions<'a>,
     teller: Teller<'a>,
     stack: Vec<Frame>,
+    dirs: Dirs,
     links: &'a ImportLinks<'a>,
     device: u64,
     buffer: Vec<u8>,
@@ -94,6 +165,7 @@ impl<'a> Import<'a> {
             options,
             teller: Teller::new(options),
             stack: Vec::new(),
+            dirs: Dirs::default(),
             links: options.import_links.unwrap_or(own),
             device: 0,
             buffer: vec![0; BUFFER],
@@ -109,72 +181,87 @@ impl<'a> Import<'a> {
     }
 
     fn top(&mut self, host: &Path, parent: Ino, name: &[u8]) -> Result<()> {
-        self.device = host.symlink_metadata().at(host, "stat")?.dev();
-        self.entry(host.to_owned(), parent, name)?;
+        let source = Source::at(host)?;
+        self.device = source.stat().at(host, "stat")?.key.0;
+        self.source(host.to_owned(), source, parent, name)?;
         self.run()
     }
 
     fn contents(&mut self, host: &Path, dir: Ino) -> Result<()> {
-        let meta = host.metadata().at(host, "stat")?;
-        if !meta.is_dir() {
-            return Err(CopyError::refused(host, "is not a directory"));
-        }
-        self.device = meta.dev();
-        self.descend(host.to_owned(), dir, false, meta)?;
+        let from = match HostDir::open(host) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => {
+                return Err(CopyError::refused(host, "is not a directory"));
+            }
+            opened => opened.at(host, "read directory")?,
+        };
+        let meta = HostStat::of_file(from.file()).at(host, "stat")?;
+        self.device = meta.key.0;
+        self.descend(from, dir, false, meta)?;
         self.run()
     }
 
     fn run(&mut self) -> Result<()> {
         while let Some(frame) = self.stack.last_mut() {
             if let Some(name) = frame.left.pop() {
-                let (path, parent) = (frame.path.join(&name), frame.ino);
-                let done = self.entry(path, parent, name.as_bytes());
+                let (path, parent) = (frame.path.join(OsStr::from_bytes(&name)), frame.ino);
+                let done = self.entry(path, parent, &name);
                 self.teller.go_on(done)?;
                 continue;
             }
-            let (path, ino, meta) = (frame.path.clone(), frame.ino, frame.meta.clone());
-            let done = self.attributes((&path, None), ino, &meta);
-            self.teller.go_on(done)?;
-            if let Some(Frame { held: true, .. }) = self.stack.pop() {
-                self.fs.forget(ino, 1);
-            }
+            let Some(Frame { path, ino, held, meta, .. }) = self.stack.pop() else { break };
+            let left = self.dirs.pop().at(&path, "leave");
+            let done =
+                left.map(|dir| self.attributes((&path, Target::Open(dir.file())), ino, &meta));
+            self.let_go(ino, held);
+            self.teller.go_on(done?)?;
         }
         Ok(())
     }
 
     fn entry(&mut self, path: PathBuf, parent: Ino, name: &[u8]) -> Result<()> {
-        let meta = path.symlink_metadata().at(&path, "stat")?;
-        if self.options.leave_out == Some((meta.dev(), meta.ino())) {
+        if path.as_os_str().len() >= libc::PATH_MAX as usize {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)).at(&path, "open");
+        }
+        let dir = self.dirs.last().at(&path, "open directory")?;
+        let seen = seen(&dir, name).at(&path, "stat")?;
+        if self.options.leave_out == Some(seen.key) {
             self.teller.left_out(&path);
             return Ok(());
         }
-        let Some(kind) = FileKind::from_mode(meta.mode()) else {
+        let source = Source::open(&dir, name, &seen).at(&path, "open")?;
+        self.source(path, source, parent, name)
+    }
+
+    fn source(&mut self, path: PathBuf, source: Source, parent: Ino, name: &[u8]) -> Result<()> {
+        let meta = source.stat().at(&path, "stat")?;
+        if self.options.leave_out == Some(meta.key) {
+            self.teller.left_out(&path);
+            return Ok(());
+        }
+        let Some(kind) = meta.kind() else {
             return Err(CopyError::refused(&path, "is of an unknown kind"));
         };
         if kind != FileKind::Dir && self.link(&path, &meta, parent, name)? {
             self.teller.made(&path, kind, true);
             return Ok(());
         }
-        // Of what cannot be read there is nothing, as with cp(1).
-        let source = (kind == FileKind::File).then(|| host::open(&path).at(&path, "open"));
-        let source = source.transpose()?;
-        let ino = self.make(&path, &meta, kind, parent, name)?.attr.ino;
+        let ino = self.make(&path, &source, &meta, kind, parent, name)?.attr.ino;
         self.teller.made(&path, kind, false);
-        if kind == FileKind::Dir {
-            return self.descend(path, ino, true, meta);
-        }
-        let filled = match &source {
-            Some(file) => self.whole(&path, file, meta.len(), ino, (parent, name)),
-            None => Ok(()),
+        let filled = match source {
+            Source::Dir(dir) => return self.descend(dir, ino, true, meta),
+            Source::File(ref file) => self.whole(&path, file, meta.size, ino, (parent, name)),
+            Source::Closed(..) | Source::Other(_) => Ok(()),
         };
-        let at = (path.as_path(), source.as_ref());
-        let filled = filled.and_then(|()| self.attributes(at, ino, &meta));
-        if filled.is_ok() && meta.nlink() > 1 {
+        let filled = filled.and_then(|()| self.attributes((&path, source.target()), ino, &meta));
+        if filled.is_ok() && kind != FileKind::Dir && meta.nlink > 1 {
             self.links.insert(&meta, ino);
         } else {
             self.fs.forget(ino, 1);
         }
-        filled
+        match source {
+            Source::Closed(_, why) => filled.and(Err(why).at(&path, "read directory")),
+            _ => filled,
+        }
     }
 
     /// All of the content, or the file is gone again.
@@ -193,12 +280,12 @@ impl<'a> Import<'a> {
     }
 
     /// Makes another name of something that is there already; false if it is not.
-    fn link(&mut self, path: &Path, meta: &Metadata, parent: Ino, name: &[u8]) -> Result<bool> {
+    fn link(&mut self, path: &Path, meta: &HostStat, parent: Ino, name: &[u8]) -> Result<bool> {
         let Some(ino) = self.links.get(meta).at(path, "link")? else { return Ok(false) };
         let cx = Context::default();
         self.fs.link(&cx, ino, parent, name).at(path, "link")?;
         self.fs.forget(ino, 1);
-        let set = SetAttr { ctime: Some(changed(meta)), ..SetAttr::default() };
+        let set = SetAttr { ctime: Some(meta.ctime), ..SetAttr::default() };
         self.fs.setattr(&cx, ino, &set).at(path, "set times")?;
         self.links.seen(meta);
         Ok(true)
@@ -207,39 +294,49 @@ impl<'a> Import<'a> {
     fn make(
         &self,
         path: &Path,
-        meta: &Metadata,
+        source: &Source,
+        meta: &HostStat,
         kind: FileKind,
         parent: Ino,
         name: &[u8],
     ) -> Result<Entry> {
         let mut cx = Context::default();
         if self.options.owners {
-            (cx.uid, cx.gid) = (meta.uid(), meta.gid());
+            (cx.uid, cx.gid) = (meta.uid, meta.gid);
         }
-        let perm = (meta.mode() & 0o777) as u16;
-        match kind {
-            FileKind::Dir => self.fs.mkdir(&cx, parent, name, perm),
-            FileKind::Symlink => {
-                let target = path.read_link().at(path, "read link")?;
-                self.fs.symlink(&cx, parent, name, target.as_os_str().as_bytes())
+        let perm = (meta.mode & 0o777) as u16;
+        match (kind, source) {
+            (FileKind::Dir, _) => self.fs.mkdir(&cx, parent, name, perm),
+            (FileKind::Symlink, Source::Other(link)) => {
+                let target = link.link_target().at(path, "read link")?;
+                self.fs.symlink(&cx, parent, name, &target)
             }
             _ => {
-                let rdev = host::rdev_to_volume(meta.rdev());
+                let rdev = host::rdev_to_volume(meta.rdev);
                 self.fs.mknod(&cx, parent, name, kind, perm, rdev)
             }
         }
         .at(path, "create")
     }
 
-    fn descend(&mut self, path: PathBuf, ino: Ino, held: bool, meta: Metadata) -> Result<()> {
-        let mut left = Vec::new();
-        if !self.options.one_file_system || meta.dev() == self.device {
-            let read = list(&path, &mut left);
-            self.teller.go_on(read)?;
+    fn descend(&mut self, dir: HostDir, ino: Ino, held: bool, meta: HostStat) -> Result<()> {
+        let (path, mut left) = (dir.path().to_owned(), Vec::new());
+        if !self.options.one_file_system || meta.key.0 == self.device {
+            let read = dir.names().at(&path, "read directory");
+            let told = self.teller.go_on(read.map(|names| left = names));
+            told.inspect_err(|_| self.let_go(ino, held))?;
         }
-        left.sort_by(|a, b| b.cmp(a));
+        left.reverse();
+        let entered = self.dirs.push(dir).at(&path, "stat");
+        entered.inspect_err(|_| self.let_go(ino, held))?;
         self.stack.push(Frame { path, ino, held, meta, left });
         Ok(())
+    }
+
+    fn let_go(&self, ino: Ino, held: bool) {
+        if held {
+            self.fs.forget(ino, 1);
+        }
     }
 
     fn content(&mut self, path: &Path, file: &File, size: u64, ino: Ino) -> Result<()> {
@@ -285,51 +382,43 @@ impl<'a> Import<'a> {
     }
 
     /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then
-    /// permissions and times. Of what is open, or has the name.
+    /// permissions and times.
     fn attributes(
         &self,
-        (path, file): (&Path, Option<&File>),
+        (path, source): (&Path, Target<'_>),
         ino: Ino,
-        meta: &Metadata,
+        meta: &HostStat,
     ) -> Result<()> {
         let cx = Context::default();
         if self.options.owners {
-            let (uid, gid) = (Some(meta.uid()), Some(meta.gid()));
+            let (uid, gid) = (Some(meta.uid), Some(meta.gid));
             let set = SetAttr { uid, gid, ..SetAttr::default() };
             self.fs.setattr(&cx, ino, &set).at(path, "set owner")?;
         }
         if self.options.xattrs {
-            self.xattrs((path, file), ino)?;
+            self.xattrs((path, source), ino)?;
         }
         let set = SetAttr {
-            perm: (!meta.is_symlink()).then_some((meta.mode() & 0o7777) as u16),
-            atime: Some(SetTime::At(time(meta.atime(), meta.atime_nsec()))),
-            mtime: Some(SetTime::At(time(meta.mtime(), meta.mtime_nsec()))),
-            ctime: Some(changed(meta)),
+            perm: (!meta.is(FileKind::Symlink)).then_some((meta.mode & 0o7777) as u16),
+            atime: Some(SetTime::At(meta.atime)),
+            mtime: Some(SetTime::At(meta.mtime)),
+            ctime: Some(meta.ctime),
             ..SetAttr::default()
         };
         self.fs.setattr(&cx, ino, &set).at(path, "set attributes")?;
         Ok(())
     }
 
-    fn xattrs(&self, (path, file): (&Path, Option<&File>), ino: Ino) -> Result<()> {
+    fn xattrs(&self, (path, source): (&Path, Target<'_>), ino: Ino) -> Result<()> {
         let cx = Context::default();
-        let names = match file {
-            Some(file) => host::list_xattrs_of(file),
-            None => host::list_xattrs(path),
-        };
-        let names = names.at(path, "list xattrs")?;
+        let names = source.list_xattrs().at(path, "list xattrs")?;
         // What the volume's directory passed on and the host's file does not have.
         let inherited = self.fs.listxattr(ino).at(path, "list xattrs")?;
         for name in inherited.iter().filter(|n| host::is_acl(n) && !names.contains(n)) {
             self.fs.removexattr(&cx, ino, name).at(path, "remove xattr")?;
         }
         for name in names {
-            let value = match file {
-                Some(file) => host::get_xattr_of(file, &name),
-                None => host::get_xattr(path, &name),
-            };
-            let value = match value {
+            let value = match source.get_xattr(&name) {
                 // Names that are listed and cannot be read (or have just gone).
                 Err(e) if host::cannot_be_read(&e) => continue,
                 other => other.at(path, "read xattr")?,
@@ -341,19 +430,4 @@ impl<'a> Import<'a> {
         }
         Ok(())
     }
-}
-
-fn list(path: &Path, names: &mut Vec<OsString>) -> Result<()> {
-    for entry in path.read_dir().at(path, "read directory")? {
-        names.push(entry.at(path, "read directory")?.file_name());
-    }
-    Ok(())
-}
-
-fn time(secs: i64, nanos: i64) -> Timestamp {
-    Timestamp { secs, nanos: nanos as u32 }
-}
-
-fn changed(meta: &Metadata) -> Timestamp {
-    time(meta.ctime(), meta.ctime_nsec())
 }

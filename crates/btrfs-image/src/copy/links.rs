@@ -3,11 +3,10 @@
 //! Several copies may share one of these. Who writes over what is there asks `is_copy` first
 //! and replaces such files, so that a link is only made to what was copied.
 
+use super::host::{HostDir, HostStat};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vfs::{FileSystem, Ino, Result};
 
@@ -31,19 +30,19 @@ impl<'f> ImportLinks<'f> {
     }
 
     /// Takes over a reference on `ino`, the copy of `meta`.
-    pub(super) fn insert(&self, meta: &Metadata, ino: Ino) {
-        let left = meta.nlink() - 1;
+    pub(super) fn insert(&self, meta: &HostStat, ino: Ino) {
+        let left = meta.nlink.saturating_sub(1);
         if left == 0 {
             return self.fs.forget(ino, 1);
         }
         self.remove(meta);
         self.copies.borrow_mut().insert(ino);
-        self.known.borrow_mut().insert(key(meta), (ino, left));
+        self.known.borrow_mut().insert(meta.key, (ino, left));
     }
 
     /// The copy of `meta`, if there is one.
-    pub(super) fn get(&self, meta: &Metadata) -> Result<Option<Ino>> {
-        let Some(&(ino, _)) = self.known.borrow().get(&key(meta)) else { return Ok(None) };
+    pub(super) fn get(&self, meta: &HostStat) -> Result<Option<Ino>> {
+        let Some(&(ino, _)) = self.known.borrow().get(&meta.key) else { return Ok(None) };
         let named = self.fs.getattr(ino)?.nlink > 0;
         if !named {
             self.remove(meta);
@@ -52,8 +51,8 @@ impl<'f> ImportLinks<'f> {
     }
 
     /// One more name was seen.
-    pub(super) fn seen(&self, meta: &Metadata) {
-        let last = self.known.borrow_mut().get_mut(&key(meta)).is_some_and(|(_, left)| {
+    pub(super) fn seen(&self, meta: &HostStat) {
+        let last = self.known.borrow_mut().get_mut(&meta.key).is_some_and(|(_, left)| {
             *left -= 1;
             *left == 0
         });
@@ -62,8 +61,8 @@ impl<'f> ImportLinks<'f> {
         }
     }
 
-    fn remove(&self, meta: &Metadata) {
-        if let Some((ino, _)) = self.known.borrow_mut().remove(&key(meta)) {
+    fn remove(&self, meta: &HostStat) {
+        if let Some((ino, _)) = self.known.borrow_mut().remove(&meta.key) {
             self.copies.borrow_mut().remove(&ino);
             self.fs.forget(ino, 1);
         }
@@ -74,10 +73,6 @@ impl Drop for ImportLinks<'_> {
     fn drop(&mut self) {
         self.known.borrow().values().for_each(|(ino, _)| self.fs.forget(*ino, 1));
     }
-}
-
-fn key(meta: &Metadata) -> (u64, u64) {
-    (meta.dev(), meta.ino())
 }
 
 /// Out of a volume.
@@ -97,13 +92,13 @@ struct Copied {
 
 impl ExportLinks {
     /// Whether other names may still become links to this file.
-    pub fn is_copy(&self, meta: &Metadata) -> bool {
-        self.copies.borrow().contains_key(&key(meta))
+    pub fn is_copy(&self, stat: &HostStat) -> bool {
+        self.copies.borrow().contains_key(&stat.key)
     }
 
     /// The name `path` of a file is gone.
-    pub fn removed(&self, path: &Path, meta: &Metadata) {
-        let copy = self.copies.borrow().get(&key(meta)).copied();
+    pub fn removed(&self, path: &Path, stat: &HostStat) {
+        let copy = self.copies.borrow().get(&stat.key).copied();
         if let Some(ino) = copy
             && self.known.borrow().get(&ino).is_some_and(|copied| copied.path == path)
         {
@@ -126,25 +121,21 @@ impl ExportLinks {
         }
     }
 
-    /// `path` was just made as a copy of `ino`.
-    pub(super) fn insert(&self, ino: Ino, path: &Path, names_left: u32) -> io::Result<()> {
-        let file = key(&path.symlink_metadata()?);
+    /// `file` was just made at `path` as a copy of `ino`.
+    pub(super) fn insert(&self, ino: Ino, path: &Path, file: (u64, u64), names_left: u32) {
         let copied = Copied { path: path.to_owned(), file, names_left };
         self.forget(ino);
         self.copies.borrow_mut().insert(file, ino);
         self.known.borrow_mut().insert(ino, copied);
-        Ok(())
     }
 
-    /// Makes `path` another name of the copy of `ino`; false if there is none.
-    pub(super) fn link(&self, ino: Ino, path: &Path) -> io::Result<bool> {
+    /// Makes `name` in `dir` another name of the copy of `ino`; false if there is none.
+    pub(super) fn link(&self, ino: Ino, dir: &HostDir, name: &[u8]) -> io::Result<bool> {
         let (there, last) = match self.known.borrow_mut().get_mut(&ino) {
             None => return Ok(false),
             Some(copied) => {
-                let found = copied.path.symlink_metadata();
-                let there = found.is_ok_and(|meta| key(&meta) == copied.file);
+                let there = dir.link(&copied.path, copied.file, name)?;
                 if there {
-                    std::fs::hard_link(&copied.path, path)?;
                     copied.names_left = copied.names_left.saturating_sub(1);
                 }
                 (there, copied.names_left == 0)

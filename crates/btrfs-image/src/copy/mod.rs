@@ -10,6 +10,7 @@
 //! Nothing is made durable here; the caller syncs.
 
 mod damage;
+mod dirs;
 mod error;
 mod export;
 #[allow(unsafe_code)]
@@ -24,8 +25,8 @@ pub const BUFFER: usize = 1 << 20;
 
 pub use damage::{Piece, read_around, unverified};
 pub use error::{CopyError, is_of_all};
-pub use export::{export_attributes, export_tree};
-pub use host::set_mode;
+pub use export::{export_attributes, export_contents, export_tree, export_tree_at};
+pub use host::{HostDir, HostPlace, HostStat};
 pub use import::{import_attributes, import_contents, import_tree};
 pub use links::{ExportLinks, ImportLinks};
 pub use options::{CopyOptions, CopyReport, Event, Lost};

@@ -48,6 +48,9 @@ pub struct CopyOptions<'a> {
     pub owners: bool,
     /// Carry extended attributes over, ACLs among them.
     pub xattrs: bool,
+    /// Export only: what is made is as if the caller had just made it, with this umask: the owner and the
+    /// attributes that it got by itself, the times of now, and no special mode bits.
+    pub as_new: Option<u32>,
     /// Import only: do not descend into other file systems mounted below the top.
     pub one_file_system: bool,
     /// Import only: the file that the volume itself lies in, by device and inode number. It would be copied
@@ -87,6 +90,7 @@ impl Default for CopyOptions<'_> {
         CopyOptions {
             owners: true,
             xattrs: true,
+            as_new: None,
             one_file_system: false,
             leave_out: None,
             import_links: None,

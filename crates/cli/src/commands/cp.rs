@@ -45,7 +45,8 @@ into devices and fifos of this machine; in a volume these are refused. Nothing i
 through links that lead nowhere.
 
 What replaces something (files with several names, links, devices) is made beside it first,
-and needs room for both meanwhile. Of what is killed it may stay there as `.spinney-PID-N`.
+and needs room for both meanwhile. Of what is killed it may stay there as `.spinney-PID-N`,
+until the next copy replaces something in that directory.
 
 What fails of one file or directory is told, and the others are copied; where no room is
 left that ends the command.
@@ -191,6 +192,8 @@ fn reflink(when: Option<OsString>) -> Result<Reflink> {
 }
 
 fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
+    // Each directory that is merged into is open until that is done.
+    crate::sys::allow_descriptors();
     let (sources, target) = match &words.into {
         Some(directory) => (args::some(words.operands, "the source")?, directory.clone()),
         None => args::sources_and_target(words.operands)?,

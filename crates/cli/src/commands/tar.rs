@@ -14,7 +14,7 @@ use crate::rescue_options::RescueOptions;
 use btrfs_fs::Subvol;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, IsTerminal};
+use std::io::{BufReader, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -40,7 +40,7 @@ Unpacking, files that are there are replaced, directories are filled. All is one
 unless it is larger than the memory for uncommitted changes. Names that lead out of
 DIRECTORY, by .. or by a symbolic link of the same archive, are refused. What replaces
 something is made beside it first, and needs room for both meanwhile; of what is killed it
-may stay there as `.spinney-PID-N`.
+may stay there as `.spinney-PID-N`, until something else is replaced there.
 
 Options
     -c, --create              make an archive
@@ -118,9 +118,9 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
         if all.is_empty() {
             return Ok(());
         }
-        let out = match &words.file {
-            Some(file) => emptied(Path::new(file))?,
-            None => own(std::io::stdout().as_fd(), "standard output")?,
+        let out: Box<dyn Write> = match &words.file {
+            Some(file) => Box::new(emptied(Path::new(file))?),
+            None => Box::new(own(std::io::stdout().as_fd(), "standard output")?),
         };
         let mut packer = Packer::new(BufWriter::with_capacity(1 << 20, out), failures);
         packer.exclude.clone_from(&words.exclude);
@@ -133,11 +133,11 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
 }
 
 /// Unless an image that is open is meant: by mistake, as one that is read.
-fn emptied(path: &Path) -> Result<File> {
+fn emptied(path: &Path) -> Result<OutFile> {
     let mut file = OutFile::open(path, 0o666)?;
     file.is_free()?;
     file.empty().map_err(|e| Error::io(path, &e))?;
-    file.again()
+    Ok(file)
 }
 
 type Found<'v> = (&'v spinney::Volume, inside::Node, Vec<u8>);

@@ -6,6 +6,7 @@
 //! What somebody else hands over as an open file is only locked. Of a part of an image the same
 //! holds for the bytes of the part: other parts are others'.
 
+mod below;
 mod claim;
 mod disk;
 mod in_use;
@@ -18,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use claim::{claim, claim_name};
+pub(crate) use below::{Ground, ground};
+pub use claim::{Claim, claim};
 pub use disk::{Disk, Partition, part_of};
 pub use in_use::devices_over;
 

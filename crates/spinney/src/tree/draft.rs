@@ -5,11 +5,11 @@
 //! then that is made beside it, under a name that nothing has. Giving it the name is no change of its own:
 //! its ctime stays. It does not know what is made.
 
+use super::beside::{next_name, process_of};
 use super::node::Node;
 use crate::volume::Volume;
-use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::attributes::{APPEND, IMMUTABLE};
-use vfs::{Context, Errno, RenameMode, Result, SetAttr};
+use vfs::{Context, Errno, FsError, RenameMode, Result, SetAttr};
 
 /// What is made and may still go wrong. Dropped before [`keep`](Draft::keep) it is gone.
 #[must_use = "who drops it takes away what was made"]
@@ -35,7 +35,7 @@ impl<'a> Draft<'a> {
         let beside = match taken {
             true => {
                 may_be_replaced(volume, parent, name)?;
-                Some(free_name(parent)?)
+                Some(free_name(volume, parent)?)
             }
             false => None,
         };
@@ -127,14 +127,35 @@ fn may_be_replaced(volume: &Volume, parent: &Node, name: &[u8]) -> Result<()> {
     }
 }
 
-/// One that nothing in this directory has, and that no other thread is given.
-fn free_name(parent: &Node) -> Result<Vec<u8>> {
-    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// One that nothing in this directory has. What others left there, who were killed, goes.
+fn free_name(volume: &Volume, parent: &Node) -> Result<Vec<u8>> {
+    if volume.swept().insert(parent.ino()) {
+        sweep(volume, parent);
+    }
     loop {
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".spinney-{}-{number}", std::process::id()).into_bytes();
+        let name = next_name();
         if parent.child_if_any(&name)?.is_none() {
             return Ok(name);
+        }
+    }
+}
+
+/// Nobody else has the volume, so no other process makes anything there. What cannot be taken away stays.
+fn sweep(volume: &Volume, parent: &Node) {
+    let (fs, cx) = (volume.fs(), Context::default());
+    let own = Some(std::process::id());
+    for listed in parent.listing().0 {
+        let process = process_of(&listed.name);
+        if process.is_none() || process == own {
+            continue;
+        }
+        let gone = match fs.unlink(&cx, parent.ino(), &listed.name) {
+            Err(FsError::Posix(Errno::EISDIR)) => fs.rmdir(&cx, parent.ino(), &listed.name),
+            gone => gone,
+        };
+        if let Err(error) = gone {
+            let name = listed.name.escape_ascii();
+            tracing::warn!("{}: {name} is left over: {error}", volume.name().display());
         }
     }
 }

@@ -1,16 +1,16 @@
-//! What copies need of this machine's own directories and files: names, something that is opened as what it
-//! was when it was looked at, and the look of what is new. It knows nothing of volumes.
+//! What copies need of this machine's own directories and files: names, what may be written or replaced, and
+//! something that is opened as what it was when it was looked at. It knows nothing of volumes.
 
+use super::beside::next_name;
 use crate::error::{Error, Result};
-use crate::sys;
-use btrfs_image::set_mode;
-use std::ffi::OsStr;
+use crate::medium::{Claim, claim};
+use btrfs_image::{HostDir, HostStat};
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use vfs::{Context, FileKind, Timestamp};
+use vfs::FileKind;
 
 /// The regular file `host` that has been looked at: another may have come in its place meanwhile, or a link,
 /// or a pipe that gives nothing. Only with `follow` it may be what a link leads to.
@@ -26,15 +26,64 @@ pub(super) fn open_seen(host: &Path, seen: &fs::Metadata, follow: bool) -> Resul
     Ok(file)
 }
 
-/// A name that nothing has, in the same directory.
-pub(super) fn beside(host: &Path) -> std::io::Result<PathBuf> {
-    let mut number = 0u64;
-    loop {
-        let path = host.with_file_name(format!(".spinney-{}-{number}", std::process::id()));
-        match path.symlink_metadata() {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(path),
-            Ok(_) => number += 1,
-            Err(e) => return Err(e),
+/// A name in an open directory, which something has or not.
+#[derive(Clone, Copy)]
+pub(super) struct HostName<'d> {
+    pub(super) dir: &'d HostDir,
+    pub(super) name: &'d [u8],
+}
+
+impl<'d> HostName<'d> {
+    pub(super) fn new(dir: &'d HostDir, name: &'d [u8]) -> HostName<'d> {
+        HostName { dir, name }
+    }
+
+    /// For messages.
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.join(self.name)
+    }
+
+    pub(super) fn failed(&self, error: io::Error) -> Error {
+        Error::host(&self.path(), error)
+    }
+
+    pub(super) fn refused(&self, why: &str) -> Error {
+        Error::refused(self.path().display(), why)
+    }
+
+    /// What has the name itself.
+    pub(super) fn stat(&self) -> Result<Option<HostStat>> {
+        self.dir.stat(self.name, false).map_err(|e| self.failed(e))
+    }
+
+    /// The file, pipe or device, or what a link leads to, to be written: no image that is in use.
+    pub(super) fn open_claimed(&self) -> Result<(File, Claim)> {
+        let file = self.dir.open_through(self.name, true).map_err(|e| self.failed(e))?;
+        let claim = claim(&file, &self.path())?;
+        Ok((file, claim))
+    }
+
+    /// Refuses what something else cannot come in the place of: an image that is in use, and what may not be
+    /// taken away. What was made beside it would stay.
+    pub(super) fn may_be_replaced(&self) -> Result<()> {
+        if self.dir.keeps(self.name).map_err(|e| self.failed(e))? {
+            return Err(self.failed(io::Error::from_raw_os_error(libc::EPERM)));
+        }
+        let is_file = self.stat()?.is_some_and(|stat| stat.is(FileKind::File));
+        match self.dir.open_file(self.name) {
+            Ok(file) if is_file => claim(&file, &self.path()).map(drop),
+            // What is no file loses nothing by that, and of what may not be read nobody can be asked.
+            _ => Ok(()),
+        }
+    }
+
+    /// A name that nothing has, in the same directory.
+    pub(super) fn beside(&self) -> Result<Vec<u8>> {
+        loop {
+            let name = next_name();
+            if self.dir.stat(&name, false).map_err(|e| self.failed(e))?.is_none() {
+                return Ok(name);
+            }
         }
     }
 }
@@ -48,34 +97,6 @@ pub(super) fn host_names(host: &Path) -> Result<Vec<Vec<u8>>> {
     }
     names.sort_unstable();
     Ok(names)
-}
-
-/// As if the caller had just made it: times, and permissions by the umask.
-pub(super) fn make_new_on_host(top: &Path, cx: &Context) -> Result<()> {
-    let (umask, now) = (u32::from(cx.umask), Timestamp::now());
-    let mut left: Vec<PathBuf> = vec![top.to_owned()];
-    let mut directories = Vec::new();
-    while let Some(path) = left.pop() {
-        let failed = |e: std::io::Error| Error::host(&path, e);
-        let meta = path.symlink_metadata().map_err(failed)?;
-        if meta.is_dir() {
-            // Its entries' paths go through it: its own permissions come last.
-            left.extend(host_names(&path)?.iter().map(|n| path.join(OsStr::from_bytes(n))));
-            directories.push((path, meta.mode()));
-            continue;
-        }
-        if let Some(kind) = FileKind::from_mode(meta.mode()).filter(|k| *k != FileKind::Symlink) {
-            set_mode(&path, meta.mode() & 0o777 & !umask, kind).map_err(failed)?;
-        }
-        sys::set_times(&path, now, now).map_err(failed)?;
-    }
-    for (path, mode) in directories.into_iter().rev() {
-        let failed = |e: std::io::Error| Error::host(&path, e);
-        let mode = mode & 0o777 & !umask;
-        set_mode(&path, mode, FileKind::Dir).map_err(failed)?;
-        sys::set_times(&path, now, now).map_err(failed)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

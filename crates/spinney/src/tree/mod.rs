@@ -1,14 +1,15 @@
 //! Working on whole trees, as the `spinney` command does: nodes, walks, copies with rules.
 //!
 //! [`Node`] is a reference to an inode, [`path`] finds nodes, [`walk`], [`remove`] and
-//! [`TreeCopy`] treat trees, [`Draft`] is what takes the place of something when it is whole, [`Transfer`] carries them between a volume and this machine,
-//! [`fill`] carries content, [`usage`] and [`search`] judge what a walk comes by. What paths and
+//! [`TreeCopy`] treat trees, [`Draft`] is what takes the place of something when it is whole,
+//! [`Transfer`] carries them between a volume and this machine, [`fill`] carries content, [`usage`] and [`search`] judge what a walk comes by. What paths and
 //! names here are made of are bytes. Trees may be as deep as a volume allows: nothing recurses
 //! by depth of a volume's tree.
 //!
 //! These functions know nothing of a terminal: what they have to say they tell to whoever asked
 //! to be told ([`Volume::on_loss`], [`Transfer::on_event`]).
 
+mod beside;
 mod copy;
 mod draft;
 pub mod fill;

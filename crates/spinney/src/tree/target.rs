@@ -4,13 +4,13 @@
 //! On this machine a device or fifo is written to. In a volume that is not mounted nobody is
 //! behind them, so they are refused; only a copy that is itself no file takes their place.
 
+use super::host::HostName;
 use super::node::Node;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
+use btrfs_image::HostStat;
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::fs::Metadata;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -49,24 +49,24 @@ impl OwnLinks {
         }
     }
 
-    fn has(&self, path: &Path) -> bool {
-        let meta = path.symlink_metadata();
-        meta.is_ok_and(|meta| self.0.borrow().contains(&(meta.dev(), meta.ino())))
+    fn has(&self, link: &HostStat) -> bool {
+        self.0.borrow().contains(&link.key)
     }
 }
 
 /// The same on this machine; `None` if nothing has the name.
-pub(super) fn on_host(host: &Path, own: &OwnLinks) -> Result<Option<Metadata>> {
-    if own.has(host) {
-        let what = "is a symbolic link that was just made; nothing is written through it";
-        return Err(Error::refused(host.display(), what));
+pub(super) fn on_host(at: &HostName<'_>, own: &OwnLinks) -> Result<Option<HostStat>> {
+    let Some(there) = at.stat()? else { return Ok(None) };
+    if !there.is(FileKind::Symlink) {
+        return Ok(Some(there));
     }
-    match host.metadata() {
-        Ok(meta) => Ok(Some(meta)),
-        Err(e) if e.kind() == ErrorKind::NotFound => match host.symlink_metadata() {
-            Ok(_) => Err(Error::refused(host.display(), NOWHERE)),
-            Err(_) => Ok(None),
-        },
-        Err(e) => Err(Error::host(host, e)),
+    if own.has(&there) {
+        return Err(
+            at.refused("is a symbolic link that was just made; nothing is written through it")
+        );
+    }
+    match at.dir.stat(at.name, true).map_err(|e| at.failed(e))? {
+        None => Err(at.refused(NOWHERE)),
+        found => Ok(found),
     }
 }

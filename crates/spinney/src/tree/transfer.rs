@@ -6,26 +6,28 @@
 //! written over but replaced, so that no name gets the content of another; what is replaced goes when
 //! what comes in its place is there.
 
+use super::beside::Swept;
 use super::copy::CopyRules;
 use super::draft::Draft;
 use super::fill::{self, FileAt};
-use super::host::{beside, host_names, make_new_on_host, open_seen};
+use super::host::{HostName, host_names, open_seen};
 use super::node::Node;
 use super::path::join;
 use super::target::{self, OwnLinks};
 use super::walk;
 use crate::error::{Error, Result};
-use crate::medium::{claim, claim_name};
+use crate::medium::{Ground, ground};
 use crate::volume::{At, Volume};
 use btrfs_image::{
-    CopyError, CopyOptions, Event, ExportLinks, ImportLinks, Lost, export_attributes, export_tree,
-    import_attributes, import_contents, import_tree,
+    CopyError, CopyOptions, Event, ExportLinks, HostDir, HostPlace, HostStat, ImportLinks, Lost,
+    export_attributes, export_contents, export_tree_at, import_attributes, import_contents,
+    import_tree,
 };
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use vfs::{Context, FileKind, SetAttr, SetTime};
 
@@ -70,8 +72,9 @@ pub struct Transfer<'v> {
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
     own_links: OwnLinks,
-    /// The volume's own image, by device and inode number.
-    image: Option<(u64, u64)>,
+    swept: Swept,
+    /// What the volume lies in.
+    image: Option<Ground>,
 }
 
 impl<'v> Transfer<'v> {
@@ -85,6 +88,7 @@ impl<'v> Transfer<'v> {
             import_links: ImportLinks::new(&**volume.fs()),
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
+            swept: Swept::default(),
             image: None,
         }
     }
@@ -100,18 +104,23 @@ impl<'v> Transfer<'v> {
         Transfer { failed: Some(Box::new(failed)), ..self }
     }
 
-    /// Never copies `image`, in which the volume lies, into itself.
+    /// Never copies `image`, in which the volume lies, into itself; nor, of a loop device, the file behind it.
     pub fn in_image(self, image: &Path) -> Transfer<'v> {
-        let file = image.metadata().ok().filter(|meta| meta.is_file());
-        Transfer { image: file.map(|meta| (meta.dev(), meta.ino())), ..self }
+        Transfer { image: ground(image), ..self }
     }
 
-    fn is_image(&self, meta: &fs::Metadata) -> bool {
-        self.image == Some((meta.dev(), meta.ino()))
+    /// Also a device over it, whose content would be copied.
+    fn is_image(&self, host: &Path, meta: &fs::Metadata) -> bool {
+        let is_device = meta.file_type().is_block_device() && !self.rules.recursive;
+        match self.image {
+            Some(Ground::File(dev, ino)) if !is_device => (dev, ino) == (meta.dev(), meta.ino()),
+            Some(image) => is_device && ground(host) == Some(image),
+            None => false,
+        }
     }
 
     fn is_other(&self, host: &Path, meta: &fs::Metadata) -> Result<()> {
-        match self.is_image(meta) {
+        match self.is_image(host, meta) {
             true => {
                 Err(Error::refused(host.display(), "is the image that it was to be copied into"))
             }
@@ -189,8 +198,12 @@ impl<'v> Transfer<'v> {
         copy(&CopyOptions {
             owners: self.rules.preserve,
             xattrs: self.rules.preserve,
+            as_new: (!self.rules.preserve).then(|| self.volume.context().umask.into()),
             one_file_system: self.rules.one_file_system,
-            leave_out: self.image,
+            leave_out: match self.image {
+                Some(Ground::File(dev, ino)) => Some((dev, ino)),
+                _ => None,
+            },
             import_links: self.rules.preserve.then_some(&self.import_links),
             export_links: self.rules.preserve.then_some(&self.export_links),
             progress: Some(&tell),
@@ -370,7 +383,7 @@ impl<'v> Transfer<'v> {
         }
         for name in names {
             let (from, below) = (host.join(OsStr::from_bytes(&name)), join(path, &name));
-            if from.symlink_metadata().is_ok_and(|meta| self.is_image(&meta)) {
+            if from.symlink_metadata().is_ok_and(|meta| self.is_image(&from, &meta)) {
                 self.tell(&TransferEvent::LeftOut { path: &from });
                 continue;
             }
@@ -421,94 +434,113 @@ impl<'v> Transfer<'v> {
 
     /// Copies `node` to the path `host`.
     pub fn export(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
+        match HostDir::place(host).map_err(|e| Error::host(host, e))? {
+            HostPlace::Name(dir, name) => self.export_to(node, path, &dir, &name),
+            HostPlace::Dir(dir) if node.is_dir() => self.export_below(node, path, dir),
+            HostPlace::Dir(_) => Err(Error::refused(host.display(), "is a directory")),
+        }
+    }
+
+    /// To the name `name` in `dir`.
+    fn export_to(&self, node: &Node, path: &[u8], dir: &HostDir, name: &[u8]) -> Result<()> {
+        let at = &HostName::new(dir, name);
         // Content goes where a link leads, and into pipes and devices; what has none takes
         // their place.
         let has_content = node.attr.kind == FileKind::File;
         let old = match has_content {
-            true => target::on_host(host, &self.own_links)?,
-            false => host.symlink_metadata().ok(),
+            true => target::on_host(at, &self.own_links)?,
+            false => at.stat()?,
         };
-        let Some(old) = old else { return self.export_new(node, path, host, host) };
-        match (node.is_dir(), old.is_dir()) {
-            (true, true) => self.export_below(node, path, host),
+        let Some(old) = old else { return self.export_new(node, path, at, at) };
+        match (node.is_dir(), old.is(FileKind::Dir)) {
+            (true, true) => {
+                let dir = dir.dir(name).map_err(|e| at.failed(e))?;
+                self.export_below(node, path, dir)
+            }
             (false, false) if self.rules.no_clobber => Ok(()),
-            (false, false) if has_content && !old.is_file() => self.export_stream(node, path, host),
+            (false, false) if has_content && !old.is(FileKind::File) => {
+                self.export_stream(node, path, at)
+            }
             (false, false) if has_content && !self.links(node, &old) => {
-                self.export_over(node, path, host)
+                self.export_over(node, path, at)
             }
             (false, false) => {
-                claim_name(host)?;
-                self.export_instead(node, path, host)
+                at.may_be_replaced()?;
+                self.export_instead(node, path, at)
             }
-            (true, false) => Err(Error::refused(host.display(), "is no directory")),
-            (false, true) => Err(Error::refused(host.display(), "is a directory")),
+            (true, false) => Err(at.refused("is no directory")),
+            (false, true) => Err(at.refused("is a directory")),
         }
     }
 
     /// Into a pipe or a device.
-    fn export_stream(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
-        let failed = |e: std::io::Error| Error::host(host, e);
-        let mut to = OpenOptions::new().write(true).open(host).map_err(failed)?;
-        claim(&to, host)?;
+    fn export_stream(&self, node: &Node, path: &[u8], at: &HostName<'_>) -> Result<()> {
+        let (mut to, _claim) = at.open_claimed()?;
         let from = FileAt::of(self.volume, node, path);
-        from.bytes_around(&mut |bytes| to.write_all(bytes).map_err(failed))
+        from.bytes_around(&mut |bytes| to.write_all(bytes).map_err(|e| at.failed(e)))
     }
 
-    fn links(&self, node: &Node, old: &fs::Metadata) -> bool {
+    fn links(&self, node: &Node, old: &HostStat) -> bool {
         self.rules.preserve
-            && (node.attr.nlink > 1 || old.nlink() > 1 || self.export_links.is_copy(old))
+            && (node.attr.nlink > 1 || old.nlink > 1 || self.export_links.is_copy(old))
     }
 
-    /// At `at`; in messages it is called `host`.
-    fn export_new(&self, node: &Node, path: &[u8], at: &Path, host: &Path) -> Result<()> {
-        let fs = self.volume.fs();
-        let copied = self.out_of((path, at), |options| export_tree(&**fs, node.ino(), at, options));
-        copied.map_err(|e| self.failed_out(e, path, (at, host)))?;
-        if self.rules.preserve { Ok(()) } else { make_new_on_host(at, self.volume.context()) }
+    /// At `made`; in messages it is called `at`.
+    fn export_new(
+        &self,
+        node: &Node,
+        path: &[u8],
+        made: &HostName<'_>,
+        at: &HostName<'_>,
+    ) -> Result<()> {
+        let (fs, host) = (self.volume.fs(), made.path());
+        let copied = self.out_of((path, &host), |options| {
+            export_tree_at(&**fs, node.ino(), made.dir, made.name, options)
+        });
+        copied.map(drop).map_err(|e| self.failed_out(e, path, (&host, &at.path())))
     }
 
     /// In the place of what is there, which stays until the copy is whole.
-    fn export_instead(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
-        let failed = |e: std::io::Error| Error::host(host, e);
-        let beside = beside(host).map_err(failed)?;
-        let put = self.export_new(node, path, &beside, host).and_then(|()| {
-            let old = host.symlink_metadata().map_err(failed)?;
-            let made = beside.symlink_metadata().map_err(failed)?;
+    fn export_instead(&self, node: &Node, path: &[u8], at: &HostName<'_>) -> Result<()> {
+        let _busy = self.swept.enter(at.dir);
+        let free = at.beside()?;
+        let beside = HostName::new(at.dir, &free);
+        let put = self.export_new(node, path, &beside, at).and_then(|()| {
+            let gone = || at.failed(ErrorKind::NotFound.into());
+            let old = at.stat()?.ok_or_else(gone)?;
             // Between two names of one file a rename does nothing.
-            if (old.dev(), old.ino()) == (made.dev(), made.ino()) {
-                return fs::remove_file(&beside).map_err(failed);
+            if Some(old.key) == beside.stat()?.map(|made| made.key) {
+                return at.dir.remove(beside.name).map_err(|e| at.failed(e));
             }
-            fs::rename(&beside, host).map_err(failed)?;
-            self.export_links.removed(host, &old);
-            self.export_links.moved(node.ino(), &beside, host);
+            at.dir.rename(beside.name, at.name).map_err(|e| at.failed(e))?;
+            self.export_links.removed(&at.path(), &old);
+            self.export_links.moved(node.ino(), &beside.path(), &at.path());
             Ok(())
         });
         put.inspect_err(|_| self.take_away(&beside))
     }
 
     /// What was made there for another name; what does not go is told.
-    fn take_away(&self, beside: &Path) {
-        if let Err(e) = fs::remove_file(beside)
+    fn take_away(&self, beside: &HostName<'_>) {
+        if let Err(e) = beside.dir.remove(beside.name)
             && e.kind() != ErrorKind::NotFound
             && let Some(failed) = &self.failed
         {
-            failed(Error::refused(beside.display(), format!("is left over: {e}")));
+            failed(beside.refused(&format!("is left over: {e}")));
         }
     }
 
-    fn export_over(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
-        let failed = |e: std::io::Error| Error::host(host, e);
-        let file = OpenOptions::new().write(true).open(host).map_err(failed)?;
-        claim(&file, host)?;
-        fill::to_host(&FileAt::of(self.volume, node, path), &file, host)?;
+    fn export_over(&self, node: &Node, path: &[u8], at: &HostName<'_>) -> Result<()> {
+        let ((file, _claim), host) = (at.open_claimed()?, at.path());
+        fill::to_host(&FileAt::of(self.volume, node, path), &file, &host)?;
         match self.rules.preserve {
             // Of the file, where a link leads to it.
-            true => self.export_attributes(node, host, Some(&file)),
+            true => self.export_attributes(node, &host, &file),
             false => Ok(()),
         }
     }
 
-    fn export_attributes(&self, node: &Node, host: &Path, file: Option<&File>) -> Result<()> {
+    fn export_attributes(&self, node: &Node, host: &Path, file: &File) -> Result<()> {
         let fs = self.volume.fs();
         let done =
             self.with_options(|options| export_attributes(&**fs, node.ino(), host, file, options));
@@ -518,20 +550,21 @@ impl<'v> Transfer<'v> {
     /// Copies what is in the volume's directory `node` into the host's directory, or into that which a
     /// symbolic link leads to.
     pub fn export_into(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
-        if host.is_symlink() {
-            let real = host.canonicalize().map_err(|e| Error::host(host, e))?;
-            return self.export_below(node, path, &real);
-        }
-        self.export_below(node, path, host)
+        let dir = HostDir::open(host).map_err(|e| Error::host(host, e))?;
+        self.export_below(node, path, dir)
     }
 
-    fn export_below(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
+    fn export_below(&self, node: &Node, path: &[u8], dir: HostDir) -> Result<()> {
+        let host = dir.path().to_owned();
         let (names, missing) = node.listing();
-        let taken = host_names(host)?;
+        let taken = dir.names().map_err(|e| Error::host(&host, e))?;
         if self.rules.preserve
             && names.iter().all(|listed| taken.binary_search(&listed.name).is_err())
         {
-            return self.export_new(node, path, host, host);
+            let fs = self.volume.fs();
+            let copied = self
+                .out_of((path, &host), |options| export_contents(&**fs, node.ino(), dir, options));
+            return copied.map(drop).map_err(|e| self.failed_out(e, path, (&host, &host)));
         }
         if let Some(why) = missing {
             self.volume.lost(path, None, why)?;
@@ -549,9 +582,11 @@ impl<'v> Transfer<'v> {
                     continue;
                 }
             };
-            let copied = self.export(&child, &below, &host.join(OsStr::from_bytes(name)));
-            self.go_on(copied)?;
+            self.go_on(self.export_to(&child, &below, &dir, name))?;
         }
-        if self.rules.preserve { self.export_attributes(node, host, None) } else { Ok(()) }
+        match self.rules.preserve {
+            true => self.export_attributes(node, &host, dir.file()),
+            false => Ok(()),
+        }
     }
 }

@@ -1,64 +1,189 @@
-//! Extended attributes, permissions and device numbers of Linux.
+//! Extended attributes, device numbers and what is opened as no file, of Linux.
 
-use super::{c_path, done};
-use std::ffi::CString;
-use std::fs::{File, Metadata, OpenOptions, Permissions};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use super::dir::HostStat;
+use super::done;
+use std::ffi::{CStr, CString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use vfs::FileKind;
 
 fn length(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sets permissions of what `fits`, of the very thing that was looked at; a `kind` is expected there.
-pub(crate) fn set_mode(
-    path: &Path,
-    mode: u32,
-    kind: FileKind,
-    fits: impl Fn(&Metadata) -> io::Result<()>,
-) -> io::Result<()> {
-    let open = |flags: libc::c_int| {
-        OpenOptions::new().read(true).custom_flags(flags | libc::O_NOFOLLOW).open(path)
-    };
-    let opened = match kind {
-        FileKind::Dir => open(libc::O_DIRECTORY).ok(),
-        FileKind::File => open(libc::O_NONBLOCK | libc::O_NOCTTY).ok(),
-        _ => None,
-    };
-    // It needs no /proc.
-    if let Some(file) = opened {
-        fits(&file.metadata()?)?;
-        return file.set_permissions(Permissions::from_mode(mode));
-    }
-    // What is no file, or what may not be read.
-    let file = open(libc::O_PATH)?;
-    fits(&file.metadata()?)?;
-    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match std::fs::set_permissions(open, Permissions::from_mode(mode)) {
-        // No /proc here. Not all C libraries and kernels can do it so.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let (path, flags) = (c_path(path)?, libc::AT_SYMLINK_NOFOLLOW);
-            // SAFETY: `path` is NUL-terminated and outlives the call.
-            done(unsafe { libc::fchmodat(libc::AT_FDCWD, path.as_ptr(), mode, flags) })
+/// To pass through a directory no right to list it is needed.
+pub(super) const PASS: libc::c_int = libc::O_PATH;
+
+pub(super) fn clear_errno() {
+    // SAFETY: it is this thread's own number.
+    unsafe { *libc::__errno_location() = 0 };
+}
+
+/// What is no file and no directory, open: that very thing, whatever has its name by now.
+///
+/// Without /proc it has no extended attributes here.
+#[derive(Debug)]
+pub(crate) struct Thing(File);
+
+impl Thing {
+    pub(crate) fn open(dir: &File, name: &CStr) -> io::Result<Thing> {
+        let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        let fd = unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
         }
-        set => set,
+        // SAFETY: the call gave it to us alone.
+        Ok(Thing(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
+
+    pub(crate) fn stat(&self) -> io::Result<HostStat> {
+        HostStat::of_file(&self.0)
+    }
+
+    pub(crate) fn link_target(&self) -> io::Result<Vec<u8>> {
+        let (mut target, fd) = (vec![0; libc::PATH_MAX as usize], self.0.as_raw_fd());
+        // SAFETY: the descriptor is open; at most so many bytes are written to `target` as it has.
+        let len =
+            unsafe { libc::readlinkat(fd, c"".as_ptr(), target.as_mut_ptr().cast(), target.len()) };
+        target.truncate(length(len)?);
+        Ok(target)
+    }
+
+    pub(crate) fn chown(&self, uid: Option<u32>, gid: u32) -> io::Result<()> {
+        let (fd, uid) = (self.0.as_raw_fd(), uid.unwrap_or(u32::MAX));
+        // SAFETY: the descriptor is open, and the path an empty string.
+        done(unsafe { libc::fchownat(fd, c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) })
+    }
+
+    /// A symbolic link has no permissions.
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let path = through_proc(&self.0)?;
+        // SAFETY: the path is NUL-terminated and outlives the call.
+        match done(unsafe { libc::chmod(path.as_ptr(), mode) }) {
+            // No /proc here: since Linux 6.6 that needs none.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let (fd, flags) = (self.0.as_raw_fd(), libc::AT_EMPTY_PATH);
+                let call = libc::SYS_fchmodat2;
+                // SAFETY: the descriptor is open, and the path an empty string.
+                let set = unsafe { libc::syscall(call, fd, c"".as_ptr(), mode, flags) };
+                done(set as libc::c_int)
+            }
+            set => set,
+        }
+    }
+
+    pub(crate) fn set_times(&self, times: &[libc::timespec; 2]) -> io::Result<()> {
+        let (fd, flags) = (self.0.as_raw_fd(), libc::AT_EMPTY_PATH);
+        // SAFETY: the descriptor is open, the path an empty string, and there are two times.
+        let set = unsafe { libc::utimensat(fd, c"".as_ptr(), times.as_ptr(), flags) };
+        match done(set) {
+            // A kernel before 5.8.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                let path = through_proc(&self.0)?;
+                let (dir, times) = (libc::AT_FDCWD, times.as_ptr());
+                // SAFETY: the path is NUL-terminated, and there are two times.
+                done(unsafe { libc::utimensat(dir, path.as_ptr(), times, 0) })
+            }
+            set => set,
+        }
+    }
+
+    pub(crate) fn list_xattrs(&self) -> io::Result<Vec<Vec<u8>>> {
+        let path = through_proc(&self.0)?;
+        let list = sized(|buf| {
+            // SAFETY: `path` is NUL-terminated; the kernel writes at most `buf.len()` bytes
+            // into `buf`, which is borrowed for the call.
+            unsafe { libc::listxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }
+        });
+        match list {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            list => names(list),
+        }
+    }
+
+    pub(crate) fn get_xattr(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        let (path, name) = (through_proc(&self.0)?, CString::new(name)?);
+        sized(|buf| {
+            let (path, name) = (path.as_ptr(), name.as_ptr());
+            // SAFETY: both strings are NUL-terminated and outlive the call; the kernel writes
+            // at most `buf.len()` bytes into `buf`.
+            unsafe { libc::getxattr(path, name, buf.as_mut_ptr().cast(), buf.len()) }
+        })
+    }
+
+    pub(crate) fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        let (path, name) = (through_proc(&self.0)?, CString::new(name)?);
+        let (path, name) = (path.as_ptr(), name.as_ptr());
+        // SAFETY: both strings are NUL-terminated, `value` is readable for its length, and
+        // all outlive the call.
+        let set =
+            done(unsafe { libc::setxattr(path, name, value.as_ptr().cast(), value.len(), 0) });
+        set.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+            _ => e,
+        })
+    }
+
+    pub(crate) fn remove_xattr(&self, name: &[u8]) -> io::Result<()> {
+        let (path, name) = (through_proc(&self.0)?, CString::new(name)?);
+        // SAFETY: both strings are NUL-terminated and outlive the call.
+        done(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) })
+    }
+}
+
+/// For calls that take no such descriptor: what it leads to is the very thing, and followed no further.
+fn through_proc(file: &File) -> io::Result<CString> {
+    Ok(CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
+}
+
+/// Whether `name` in `dir`, or `dir` itself where that is empty, is append-only or immutable. What cannot
+/// be asked is neither.
+pub(super) fn is_kept(dir: &File, name: &CStr) -> io::Result<bool> {
+    // SAFETY: plain data; all zeros is a valid value.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW;
+    let fd = dir.as_raw_fd();
+    // SAFETY: the descriptor is open, the name NUL-terminated, and the call writes `stat`.
+    match done(unsafe { libc::statx(fd, name.as_ptr(), flags, 0, &raw mut stat) }) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::ENOENT)) => Ok(false),
+        Err(e) => Err(e),
+        Ok(()) => {
+            let kept = (libc::STATX_ATTR_APPEND | libc::STATX_ATTR_IMMUTABLE) as u64;
+            Ok(stat.stx_attributes & kept != 0)
+        }
+    }
+}
+
+/// Makes `name` in `dir` another name of what is at `path`, if that is `key`; false if it is not.
+pub(super) fn link(path: &Path, key: (u64, u64), dir: &File, name: &CStr) -> io::Result<bool> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let there = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(e) if e.raw_os_error() == Some(libc::ENAMETOOLONG) => return Err(e),
+        Err(_) => return Ok(false),
+        Ok(there) => there,
+    };
+    if HostStat::of_file(&there)?.key != key {
+        return Ok(false);
+    }
+    let (from, to) = (through_proc(&there)?, dir.as_raw_fd());
+    let link = |from_dir: libc::c_int, from: &CStr, flags: libc::c_int| {
+        // SAFETY: the descriptors are open, and both names NUL-terminated.
+        done(unsafe { libc::linkat(from_dir, from.as_ptr(), to, name.as_ptr(), flags) })
+    };
+    match link(libc::AT_FDCWD, &from, libc::AT_SYMLINK_FOLLOW) {
+        // No /proc here: root may do it so.
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            link(there.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+        }
+        made => made,
+    }
+    .map(|()| true)
 }
 
 /// Names of all extended attributes, sorted; empty where the host has none to offer.
-pub(crate) fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
-    let path = c_path(path)?;
-    names(sized(|buf| {
-        // SAFETY: `path` is NUL-terminated; the kernel writes at most `buf.len()` bytes
-        // into `buf`, which is borrowed for the call.
-        unsafe { libc::llistxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }
-    }))
-}
-
-/// The same of an open file.
 pub(crate) fn list_xattrs_of(file: &File) -> io::Result<Vec<Vec<u8>>> {
     names(sized(|buf| {
         // SAFETY: takes a descriptor, which `file` owns; the kernel writes at most
@@ -78,17 +203,7 @@ fn names(list: io::Result<Vec<u8>>) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-pub(crate) fn get_xattr(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
-    let (path, name) = (c_path(path)?, CString::new(name)?);
-    sized(|buf| {
-        let (path, name) = (path.as_ptr(), name.as_ptr());
-        // SAFETY: both strings are NUL-terminated and outlive the call; the kernel writes
-        // at most `buf.len()` bytes into `buf`.
-        unsafe { libc::lgetxattr(path, name, buf.as_mut_ptr().cast(), buf.len()) }
-    })
-}
-
-/// The same of an open file.
+/// Of an open file.
 pub(crate) fn get_xattr_of(file: &File, name: &[u8]) -> io::Result<Vec<u8>> {
     let name = CString::new(name)?;
     sized(|buf| {
@@ -116,15 +231,7 @@ fn sized(call: impl Fn(&mut [u8]) -> libc::ssize_t) -> io::Result<Vec<u8>> {
     }
 }
 
-pub(crate) fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
-    let (path, name) = (c_path(path)?, CString::new(name)?);
-    let (path, name) = (path.as_ptr(), name.as_ptr());
-    // SAFETY: both strings are NUL-terminated, `value` is readable for its length, and
-    // all outlive the call.
-    done(unsafe { libc::lsetxattr(path, name, value.as_ptr().cast(), value.len(), 0) })
-}
-
-/// The same of an open file.
+/// Of an open file.
 pub(crate) fn set_xattr_of(file: &File, name: &[u8], value: &[u8]) -> io::Result<()> {
     let (fd, name) = (file.as_raw_fd(), CString::new(name)?);
     let (data, len) = (value.as_ptr().cast(), value.len());
@@ -133,13 +240,6 @@ pub(crate) fn set_xattr_of(file: &File, name: &[u8], value: &[u8]) -> io::Result
     done(unsafe { libc::fsetxattr(fd, name.as_ptr(), data, len, 0) })
 }
 
-pub(crate) fn remove_xattr(path: &Path, name: &[u8]) -> io::Result<()> {
-    let (path, name) = (c_path(path)?, CString::new(name)?);
-    // SAFETY: both strings are NUL-terminated and outlive the call.
-    done(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) })
-}
-
-/// The same of an open file.
 pub(crate) fn remove_xattr_of(file: &File, name: &[u8]) -> io::Result<()> {
     let name = CString::new(name)?;
     // SAFETY: takes a descriptor, which `file` owns; `name` is NUL-terminated and outlives the call.

@@ -1,28 +1,124 @@
 //! Systems other than Linux: their extended attributes are not carried over (each is told as
 //! left out), and device numbers are as their C library makes them.
 
+use super::dir::HostStat;
 use super::{c_path, done};
-use std::fs::{File, Metadata};
+use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
-use vfs::FileKind;
 
 fn none<T>() -> io::Result<T> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
 }
 
-/// Sets permissions of what `fits`.
-pub(crate) fn set_mode(
-    path: &Path,
-    mode: u32,
-    _: FileKind,
-    fits: impl Fn(&Metadata) -> io::Result<()>,
-) -> io::Result<()> {
-    fits(&path.symlink_metadata()?)?;
-    let (path, mode) = (c_path(path)?, mode as libc::mode_t);
+/// A directory is opened to be listed: not all systems know another way.
+pub(super) const PASS: libc::c_int = libc::O_RDONLY;
+
+pub(super) fn clear_errno() {
+    // SAFETY: it is this thread's own number.
+    unsafe { *libc::__error() = 0 };
+}
+
+/// What is no file and no directory: a name in a directory that is open. It is never what a link of that
+/// name leads to, but who may rename there can put something else in its place.
+#[derive(Debug)]
+pub(crate) struct Thing {
+    dir: File,
+    name: CString,
+}
+
+impl Thing {
+    pub(crate) fn open(dir: &File, name: &CStr) -> io::Result<Thing> {
+        Ok(Thing { dir: dir.try_clone()?, name: name.to_owned() })
+    }
+
+    pub(crate) fn stat(&self) -> io::Result<HostStat> {
+        stat_at(self.dir.as_raw_fd(), &self.name)
+    }
+
+    pub(crate) fn link_target(&self) -> io::Result<Vec<u8>> {
+        let (mut target, dir) = (vec![0; libc::PATH_MAX as usize], self.dir.as_raw_fd());
+        let (name, place) = (self.name.as_ptr(), target.as_mut_ptr().cast());
+        // SAFETY: the descriptor is open, the name NUL-terminated; at most so many bytes are written to
+        // `target` as it has.
+        let len = unsafe { libc::readlinkat(dir, name, place, target.len()) };
+        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        target.truncate(len);
+        Ok(target)
+    }
+
+    pub(crate) fn chown(&self, uid: Option<u32>, gid: u32) -> io::Result<()> {
+        let (dir, name, flags) =
+            (self.dir.as_raw_fd(), self.name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        done(unsafe { libc::fchownat(dir, name, uid.unwrap_or(u32::MAX), gid, flags) })
+    }
+
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let (dir, name, flags) =
+            (self.dir.as_raw_fd(), self.name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        done(unsafe { libc::fchmodat(dir, name, mode as libc::mode_t, flags) })
+    }
+
+    pub(crate) fn set_times(&self, times: &[libc::timespec; 2]) -> io::Result<()> {
+        let (dir, name, flags) =
+            (self.dir.as_raw_fd(), self.name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+        // SAFETY: the descriptor is open, the name NUL-terminated, and there are two times.
+        done(unsafe { libc::utimensat(dir, name, times.as_ptr(), flags) })
+    }
+
+    pub(crate) fn list_xattrs(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn get_xattr(&self, _: &[u8]) -> io::Result<Vec<u8>> {
+        none()
+    }
+
+    pub(crate) fn set_xattr(&self, _: &[u8], _: &[u8]) -> io::Result<()> {
+        none()
+    }
+
+    pub(crate) fn remove_xattr(&self, _: &[u8]) -> io::Result<()> {
+        none()
+    }
+}
+
+fn stat_at(dir: libc::c_int, name: &CStr) -> io::Result<HostStat> {
+    // SAFETY: plain data; all zeros is a valid value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     let flags = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: `path` is NUL-terminated and outlives the call.
-    done(unsafe { libc::fchmodat(libc::AT_FDCWD, path.as_ptr(), mode, flags) })
+    // SAFETY: the descriptor is open, the name NUL-terminated, and the call writes `stat`.
+    done(unsafe { libc::fstatat(dir, name.as_ptr(), &raw mut stat, flags) })?;
+    Ok(HostStat::of(&stat))
+}
+
+/// Here the rename tells.
+pub(super) fn is_kept(_: &File, _: &CStr) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// Makes `name` in `dir` another name of what is at `path`, if that is `key`; false if it is not. What
+/// comes in its place at that moment is no copy: its new name goes again.
+pub(super) fn link(path: &Path, key: (u64, u64), dir: &File, name: &CStr) -> io::Result<bool> {
+    let path = c_path(path)?;
+    match stat_at(libc::AT_FDCWD, &path) {
+        Err(e) if e.raw_os_error() == Some(libc::ENAMETOOLONG) => return Err(e),
+        Ok(stat) if stat.key == key => {}
+        _ => return Ok(false),
+    }
+    let to = dir.as_raw_fd();
+    // SAFETY: the descriptor is open, and both names NUL-terminated.
+    done(unsafe { libc::linkat(libc::AT_FDCWD, path.as_ptr(), to, name.as_ptr(), 0) })?;
+    if stat_at(to, name)?.key == key {
+        return Ok(true);
+    }
+    // SAFETY: the descriptor is open, and the name NUL-terminated.
+    done(unsafe { libc::unlinkat(to, name.as_ptr(), 0) })?;
+    Ok(false)
 }
 
 pub(crate) fn list_xattrs_of(_: &File) -> io::Result<Vec<Vec<u8>>> {
@@ -38,22 +134,6 @@ pub(crate) fn set_xattr_of(_: &File, _: &[u8], _: &[u8]) -> io::Result<()> {
 }
 
 pub(crate) fn remove_xattr_of(_: &File, _: &[u8]) -> io::Result<()> {
-    none()
-}
-
-pub(crate) fn list_xattrs(_: &Path) -> io::Result<Vec<Vec<u8>>> {
-    Ok(Vec::new())
-}
-
-pub(crate) fn get_xattr(_: &Path, _: &[u8]) -> io::Result<Vec<u8>> {
-    none()
-}
-
-pub(crate) fn set_xattr(_: &Path, _: &[u8], _: &[u8]) -> io::Result<()> {
-    none()
-}
-
-pub(crate) fn remove_xattr(_: &Path, _: &[u8]) -> io::Result<()> {
     none()
 }
 

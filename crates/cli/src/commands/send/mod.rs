@@ -87,7 +87,7 @@ fn stream(
     all: &[VolumePath],
     output: &mut BufWriter<To>,
 ) -> Result<()> {
-    if let To::File(file) = output.get_ref() {
+    if let To::File(file) = output.get_mut() {
         file.is_free()?;
     }
     match &all[0] {

@@ -1,0 +1,146 @@
+//! Copies into directories of this machine that change meanwhile, that keep what they have, and in which
+//! others left something.
+
+use spinney::tree::{CopyRules, Transfer, TransferEvent};
+use spinney::{FormatOptions, MemDevice, Volume, VolumeOptions};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use testkit::oracle::TempDir;
+
+fn fresh() -> Volume {
+    let device = Arc::new(MemDevice::new(256 << 20));
+    FormatOptions::new().format(&*device).unwrap();
+    VolumeOptions::new().write(true).open_device(device).unwrap()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Whoever owns the directory that is merged into can put a link to another one at its name.
+#[test]
+fn what_is_merged_into_a_directory_goes_into_that_one() {
+    let volume = fresh();
+    volume.create_dir_all("d/sub").unwrap();
+    for name in ["a", "b", "c"] {
+        volume.write(format!("d/sub/{name}"), name.as_bytes()).unwrap();
+    }
+    volume.symlink("a", "d/sub/l").unwrap();
+    for rules in [CopyRules::SAME, CopyRules { preserve: false, ..CopyRules::SAME }] {
+        let dir = TempDir::new("merge-swapped").unwrap();
+        let (host, away, other) = (dir.join("d"), dir.join("away"), dir.join("other"));
+        fs::create_dir_all(host.join("sub")).unwrap();
+        fs::create_dir(&other).unwrap();
+        for name in ["a", "b", "l"] {
+            fs::write(host.join("sub").join(name), "old").unwrap();
+        }
+        let swap = |event: &TransferEvent<'_>| {
+            let TransferEvent::Progress { path, .. } = event else { return };
+            if path.ends_with("sub/c") && !away.exists() {
+                fs::rename(host.join("sub"), &away).unwrap();
+                symlink(&other, host.join("sub")).unwrap();
+            }
+        };
+        let transfer = Transfer::new(&volume, rules).on_event(swap);
+        let node = volume.find(b"d", true).unwrap();
+        transfer.export(&node, b"d", &host).unwrap();
+        assert!(away.exists() && names(&other).is_empty(), "{:?}", names(&other));
+        assert_eq!(names(&away), ["a", "b", "c", "l"]);
+        assert_eq!(fs::read_link(away.join("l")).unwrap(), Path::new("a"));
+    }
+}
+
+/// A process that has ended.
+fn dead() -> u32 {
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    child.id()
+}
+
+#[test]
+fn what_somebody_left_who_was_killed_goes_and_what_somebody_makes_stays() {
+    let volume = fresh();
+    volume.symlink("new", "l").unwrap();
+    let node = volume.find(b"l", false).unwrap();
+    let dir = TempDir::new("left-over").unwrap();
+    let put = || {
+        Transfer::new(&volume, CopyRules::SAME).export(&node, b"l", &dir.join("l")).unwrap();
+        assert_eq!(fs::read_link(dir.join("l")).unwrap(), Path::new("new"));
+    };
+    let (left, live) =
+        (format!(".spinney-{}-0", dead()), format!(".spinney-{}-7", std::process::id()));
+    for name in [&left, &live, ".spinney-x", "l"] {
+        fs::write(dir.join(name), "old").unwrap();
+    }
+    // Somebody makes something here, in another container.
+    let busy = File::open(dir.path()).unwrap();
+    busy.lock_shared().unwrap();
+    put();
+    assert_eq!(names(dir.path()).len(), 4);
+    drop(busy);
+    put();
+    let mut kept = vec![live.clone(), ".spinney-x".to_owned(), "l".to_owned()];
+    kept.sort();
+    assert_eq!(names(dir.path()), kept);
+}
+
+#[test]
+fn what_was_left_in_a_volume_goes_too() {
+    let volume = fresh();
+    let left = format!(".spinney-{}-0", dead());
+    for name in [&left, ".spinney-x-1", "f"] {
+        volume.write(name, b"old").unwrap();
+    }
+    volume.create_dir(format!(".spinney-{}-1", dead())).unwrap();
+    let dir = TempDir::new("left-in-volume").unwrap();
+    fs::write(dir.join("f"), "new").unwrap();
+    fs::hard_link(dir.join("f"), dir.join("g")).unwrap();
+    volume.import(dir.path(), "/").unwrap();
+    let names: Vec<_> = volume
+        .read_dir("/")
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.file_name().to_owned())
+        .collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert_eq!(volume.read("f").unwrap(), b"new");
+}
+
+/// Nothing is replaced where nothing may be taken away: what was made beside it would stay.
+#[test]
+fn a_directory_that_only_grows_keeps_what_it_has() {
+    let volume = fresh();
+    volume.symlink("new", "l").unwrap();
+    volume.write("n", b"new").unwrap();
+    let dir = TempDir::new("append-only").unwrap();
+    let grows = dir.join("grows");
+    fs::create_dir(&grows).unwrap();
+    fs::write(grows.join("l"), "old").unwrap();
+    let chattr = |how: &str, path: &Path| Command::new("chattr").arg(how).arg(path).output();
+    if !chattr("+a", &grows).is_ok_and(|done| done.status.success()) {
+        testkit::skip!("no chattr +a here");
+    }
+    let export = |name: &str| {
+        let node = volume.find(name.as_bytes(), false).unwrap();
+        Transfer::new(&volume, CopyRules::SAME).export(&node, name.as_bytes(), &grows.join(name))
+    };
+    let refused = export("l").map_err(|error| error.errno());
+    let made = export("n");
+    let there = names(&grows);
+    chattr("-a", &grows).unwrap();
+    assert_eq!(refused.unwrap_err(), Some(libc::EPERM));
+    made.unwrap();
+    assert_eq!(there, ["l", "n"]);
+    // So it is with the file itself.
+    chattr("+a", &grows.join("l")).unwrap();
+    let (refused, there) = (export("l").is_err(), names(&grows));
+    chattr("-a", &grows.join("l")).unwrap();
+    assert!(refused);
+    assert_eq!(there, ["l", "n"]);
+}

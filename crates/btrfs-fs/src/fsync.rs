@@ -13,6 +13,7 @@ use crate::error::IntoFs;
 use crate::join::{Queue, Turn};
 use crate::log::{Fallback, NotLogged, Request, TreeLog};
 use crate::stats::Stats;
+use crate::turns::{AtWork, Turns};
 use btrfs_disk::TreeId;
 use btrfs_txn::{Core, PoisonUnlessDone};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(crate) struct Fsync {
     committer: Arc<Committer>,
     stats: Arc<Stats>,
     queue: Queue<Request>,
+    /// Those who write content back.
+    preparing: Turns,
 }
 
 impl Fsync {
@@ -34,7 +37,13 @@ impl Fsync {
         committer: Arc<Committer>,
         stats: Arc<Stats>,
     ) -> Fsync {
-        Fsync { core, log, committer, stats, queue: Queue::default() }
+        let preparing = Turns::for_processors();
+        Fsync { core, log, committer, stats, queue: Queue::default(), preparing }
+    }
+
+    /// What each caller has to do by himself, before [`Fsync::log`], he does while he holds this.
+    pub(crate) fn prepare(&self) -> AtWork<'_> {
+        self.preparing.take()
     }
 
     /// Returns when the inode, as it was when this was called, is durable.

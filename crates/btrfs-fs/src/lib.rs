@@ -53,6 +53,7 @@ mod subvol;
 mod subvolumes;
 mod sync;
 mod tickets;
+mod turns;
 mod unsettled;
 mod usage;
 mod uuid_tree;

@@ -10,6 +10,7 @@ use crate::inode::{Heard, Inode};
 use crate::log::Request;
 use crate::refusals::refused;
 use btrfs_txn::delta::Level;
+use inode_index::Ref;
 use vfs::{FsError, Ino, Result};
 
 /// The inode, its content and its names are durable when this returns; of a directory the
@@ -24,7 +25,7 @@ pub(crate) fn fsync(engine: &Engine, ino: Ino, opened: u64, _datasync: bool) -> 
         return engine.committer.commit_written_back();
     }
     let inode = engine.inodes.get(ino)?;
-    let synced = engine.writeback.flush_inode(&inode).and_then(|()| log(engine, &inode));
+    let synced = write_back(engine, &inode).and_then(|()| log(engine, &inode));
     if synced.as_ref().is_err_and(|error| !matches!(error, FsError::Io { .. })) {
         // Not told by this. Who hears that there is no room, or that commits are held, may be served once
         // more without a word of it, be it a write to a file of `chattr +S`.
@@ -39,6 +40,14 @@ pub(crate) fn fsync(engine: &Engine, ino: Ino, opened: u64, _datasync: bool) -> 
         return Err(refused(why));
     }
     Ok(())
+}
+
+/// In a turn, with no lock held at first; but where content is written past the page cache, each waits for
+/// the device, which takes many at once.
+fn write_back(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
+    let copies = !engine.core.volume.tells_late();
+    let _turn = copies.then(|| engine.fsync.prepare());
+    engine.writeback.flush_inode(inode)
 }
 
 fn log(engine: &Engine, inode: &Inode) -> Result<()> {

@@ -56,6 +56,12 @@ enum Which {
     Uuid([u8; 16]),
 }
 
+fn warn(info: &SubvolumeInfo) {
+    if info.received_uuid != [0; 16] && !info.read_only {
+        say_error(RECEIVED_AND_WRITABLE);
+    }
+}
+
 fn run(mut args: Args) -> Result<Exit> {
     let (mut which, mut json, mut subvol) = (Which::Here, false, Subvol::Default);
     let (mut operands, mut units) = (Vec::<OsString>::new(), Units::HUMAN);
@@ -78,9 +84,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let place = VolumePath::parse(&args::one(operands, "a subvolume")?);
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let info = find(open, &place, &which)?;
-        if info.received_uuid != [0; 16] && !info.read_only {
-            say_error(RECEIVED_AND_WRITABLE);
-        }
+        warn(&info);
         let all = open.all_if_allowed(&place)?;
         let mut out = Out::new();
         let snapshots = all.as_deref().map(|all| snapshots(all, &info));

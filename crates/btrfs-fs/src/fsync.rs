@@ -27,7 +27,7 @@ pub(crate) struct Fsync {
     stats: Arc<Stats>,
     queue: Queue<Request>,
     /// Those who write content back.
-    preparing: Turns,
+    pub(crate) preparing: Turns,
 }
 
 impl Fsync {

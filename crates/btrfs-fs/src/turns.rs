@@ -26,6 +26,8 @@ const LONGEST: Duration = Duration::from_millis(5);
 struct State {
     free: usize,
     waiting: VecDeque<Thread>,
+    #[cfg(test)]
+    asked: usize,
 }
 
 pub(crate) struct Turns {
@@ -47,11 +49,19 @@ impl Turns {
         Turns { longest, state: Mutex::new(Rank::Leaf, state) }
     }
 
+    /// How often somebody asked for one.
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> usize {
+        self.state.lock().asked
+    }
+
     /// Returns when it is the caller's turn, or when he has waited for long.
     pub(crate) fn take(&self) -> AtWork<'_> {
         let me = current_thread();
         {
             let mut state = self.state.lock();
+            #[cfg(test)]
+            (state.asked += 1);
             if state.free > 0 {
                 state.free -= 1;
                 return AtWork(Some(self));

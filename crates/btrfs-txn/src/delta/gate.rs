@@ -39,6 +39,11 @@ impl Gate {
 
     /// Enters, or says that the epoch is over or held still. The caller pairs it with `leave`.
     pub fn enter(&self) -> Option<Active> {
+        // Who waits for it to open again and asks often only reads: counts that come and go look like operations
+        // that are inside, and whoever seals waits for those.
+        if self.sealed.load(Ordering::Relaxed) {
+            return None;
+        }
         let lane = thread_number() % LANES;
         // A fence on both sides: either the sealer sees our count or we see its flag. Where it
         // has opened again, we see what it did while the epoch was held still, too.
@@ -72,12 +77,17 @@ impl Gate {
         spins < MOST
     }
 
+    /// Somebody is inside, or looks whether he may be.
+    pub(super) fn looks_occupied(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.0.load(Ordering::Acquire) != 0)
+    }
+
     /// Lets nobody in any more and waits for those inside.
     pub fn seal(&self) {
         self.sealed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         let mut spins = 0;
-        while self.lanes.iter().any(|lane| lane.0.load(Ordering::Acquire) != 0) {
+        while self.looks_occupied() {
             spins += 1;
             relax(spins);
         }

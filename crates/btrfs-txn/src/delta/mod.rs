@@ -13,6 +13,8 @@
 mod actions;
 mod extents;
 mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod items;
 mod join;
 mod pending;

@@ -153,7 +153,15 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let found = server_of(&at).unwrap();
+        // Its words are there a moment after it is.
+        let begin = std::time::Instant::now();
+        let found = loop {
+            let found = server_of(&at).unwrap();
+            if found.is_some() || begin.elapsed().as_secs() >= 10 {
+                break found;
+            }
+            std::thread::sleep(EVERY);
+        };
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, Some(format!("/proc/{}", child.id()).into()));

@@ -25,8 +25,8 @@ pub const COMMAND: Command = Command {
     help: "\
 Prints the paths of all files, in all subvolumes, whose content lies at a logical address
 of the volume, as messages of the kernel and of `spinney check` name it. VOLUME is a path of
-a mount, by which they can be reached then, or a line says that none leads there; or an image,
-and then, as in JSON always, they begin at the top level.
+a mount, by which they can be reached then, or a line says that none leads there; or an
+image, and then, as in JSON always, they begin at the top level.
 
 Options
     -P              inode, offset in the file, and subvolume by number instead of paths

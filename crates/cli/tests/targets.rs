@@ -4,7 +4,7 @@ mod common;
 
 use common::{Image, PROGRAM, TempDir, assert_clean, failing, fine, sh, text};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 use testkit::require;
 
@@ -211,4 +211,58 @@ fn links_that_a_command_made_are_not_written_through() {
         fs::write(&kept, "kept").unwrap();
         fs::remove_file(out.join("x")).unwrap();
     }
+}
+
+/// An empty target is what a script has whose variable is not set.
+#[test]
+fn an_empty_target_is_not_the_working_directory() {
+    let image = Image::new("targets-empty");
+    let host = TempDir::new("targets-empty-host").unwrap();
+    fs::create_dir(host.join("d")).unwrap();
+    fs::write(host.join("d/f"), "theirs").unwrap();
+    fine(&["cp", "-r", &host.join("d").display().to_string(), &image.at("/d")]);
+    fs::set_permissions(host.join("d"), fs::Permissions::from_mode(0o751)).unwrap();
+    fs::write(host.join("d/f"), "ours").unwrap();
+    let before = listing(&host.join("d"));
+    for options in ["-r", "-rT", "-r --no-preserve"] {
+        let script = format!(
+            "cd {} && {PROGRAM} cp {options} {} \"\"",
+            host.join("d").display(),
+            image.at("/d")
+        );
+        let done = sh(&script);
+        let said = text(&done.stderr);
+        assert!(
+            done.status.code() == Some(1) && said.contains("no such file"),
+            "{options}: {said}"
+        );
+        assert_eq!(listing(&host.join("d")), before, "{options}");
+        assert_eq!(host.join("d").metadata().unwrap().permissions().mode() & 0o7777, 0o751);
+    }
+}
+
+/// As cp(1) has it: no file comes to be at a name that only a directory can have.
+#[test]
+fn what_is_no_directory_goes_to_no_directory_that_is_not_there() {
+    let image = Image::new("targets-slash");
+    let host = TempDir::new("targets-slash-host").unwrap();
+    fs::write(host.join("f"), "content").unwrap();
+    symlink("f", host.join("l")).unwrap();
+    symlink("nowhere", host.join("dangling")).unwrap();
+    fs::create_dir(host.join("d")).unwrap();
+    let word = |name: &str| host.join(name).display().to_string();
+    for name in ["f", "l", "d"] {
+        fine(&["cp", "-r", &word(name), &image.at(&format!("/{name}"))]);
+    }
+    for from in ["/f", "/l"] {
+        for (options, to) in [("-r", "backups/"), ("-r", "backups//"), ("-rT", "backups/")] {
+            let (code, said) = failing(&["cp", options, &image.at(from), &word(to)]);
+            assert!(code == 1 && said.contains("not a directory"), "{from} {to}: {said}");
+        }
+        assert!(host.join("backups").symlink_metadata().is_err(), "{from}");
+    }
+    fine(&["cp", "-r", &image.at("/d"), &word("backups/")]);
+    assert!(host.join("backups").is_dir());
+    let (code, _) = failing(&["cp", "-r", &image.at("/d"), &word("dangling/")]);
+    assert_eq!((code, host.join("nowhere").exists()), (1, false));
 }

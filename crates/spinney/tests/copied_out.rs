@@ -144,3 +144,26 @@ fn a_directory_that_only_grows_keeps_what_it_has() {
     assert!(refused);
     assert_eq!(there, ["l", "n"]);
 }
+
+/// An empty path leads nowhere, and a slash behind a name that nothing has says that a directory is to be there.
+#[test]
+fn a_path_that_is_empty_or_a_directorys_is_no_place_for_any_copy() {
+    let volume = fresh();
+    volume.create_dir_all("d").unwrap();
+    volume.write("f", b"content").unwrap();
+    let host = TempDir::new("export-slash").unwrap();
+    let at = |name: &str| format!("{}/{name}", host.path().display());
+    for (from, to, why) in [
+        ("d", String::new(), "No such file"),
+        ("f", String::new(), "No such file"),
+        ("f", at("new/"), "not a directory"),
+    ] {
+        let told = volume.export(from, &to).unwrap_err().to_string();
+        assert!(told.contains(why), "{from} {to}: {told}");
+    }
+    symlink("f", host.join("dangling")).unwrap();
+    assert!(volume.import(at("dangling/"), "l").is_err());
+    assert_eq!(names(host.path()), ["dangling"]);
+    volume.export("d", at("new/")).unwrap();
+    assert!(host.join("new").is_dir());
+}

@@ -32,6 +32,10 @@ pub fn export_tree(
 ) -> Result<CopyReport> {
     match HostDir::place(host).at(host, "open directory")? {
         HostPlace::Name(dir, name) => export_tree_at(fs, ino, &dir, &name, options),
+        HostPlace::NewDir(dir, name) => match fs.getattr(ino).at(host, "read attributes")?.kind {
+            FileKind::Dir => export_tree_at(fs, ino, &dir, &name, options),
+            _ => Err(io::Error::from_raw_os_error(libc::ENOTDIR)).at(host, "create"),
+        },
         HostPlace::Dir(dir) => export_contents(fs, ino, dir, options),
     }
 }

@@ -228,6 +228,9 @@ mod tests {
             Ok(HostPlace::Name(dir, name)) => {
                 format!("{} in {}", name.escape_ascii(), dir.path().display())
             }
+            Ok(HostPlace::NewDir(dir, name)) => {
+                format!("{}/ in {}", name.escape_ascii(), dir.path().display())
+            }
             Ok(HostPlace::Dir(dir)) => dir.path().display().to_string(),
             Err(error) => error.kind().to_string(),
         };
@@ -236,11 +239,12 @@ mod tests {
         for name in ["file", "link", "new"] {
             assert_eq!(below(name), format!("{name} in {at}/"));
         }
-        assert_eq!(below("new//"), format!("new in {at}/"));
+        assert_eq!(below("new//"), format!("new/ in {at}/"));
         assert_eq!((below("link/"), below(".")), (format!("{at}/link/"), format!("{at}/.")));
         assert_eq!(below("file/"), "not a directory");
         assert_eq!(below("none/file"), "entity not found");
         assert_eq!(place(Path::new("name")), "name in ");
+        assert_eq!(place(Path::new("")), "entity not found");
     }
 
     /// The way up leads to the directory that it was, or nowhere.

@@ -107,6 +107,7 @@ impl Source {
                 let seen = seen(&dir, &name).at(host, "stat")?;
                 Source::open(&dir, &name, &seen).at(host, "open")
             }
+            HostPlace::NewDir(..) => Err(nothing()).at(host, "stat"),
             HostPlace::Dir(dir) => Ok(Source::Dir(dir)),
         }
     }
@@ -128,7 +129,11 @@ impl Source {
 }
 
 fn seen(dir: &HostDir, name: &[u8]) -> io::Result<HostStat> {
-    dir.stat(name, false)?.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+    dir.stat(name, false)?.ok_or_else(nothing)
+}
+
+fn nothing() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOENT)
 }
 
 /// A directory whose entries are being copied.

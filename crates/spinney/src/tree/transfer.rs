@@ -436,6 +436,10 @@ impl<'v> Transfer<'v> {
     pub fn export(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
         match HostDir::place(host).map_err(|e| Error::host(host, e))? {
             HostPlace::Name(dir, name) => self.export_to(node, path, &dir, &name),
+            HostPlace::NewDir(dir, name) if node.is_dir() => {
+                self.export_to(node, path, &dir, &name)
+            }
+            HostPlace::NewDir(..) => Err(Error::host(host, ErrorKind::NotADirectory.into())),
             HostPlace::Dir(dir) if node.is_dir() => self.export_below(node, path, dir),
             HostPlace::Dir(_) => Err(Error::refused(host.display(), "is a directory")),
         }

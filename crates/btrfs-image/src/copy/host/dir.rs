@@ -28,6 +28,8 @@ pub struct HostDir {
 pub enum HostPlace {
     /// A name in a directory, which something has or not.
     Name(HostDir, Vec<u8>),
+    /// A name that nothing leads to, and that a directory alone can have: `new/`.
+    NewDir(HostDir, Vec<u8>),
     /// A directory that is there, and may have no name of its own: `.`, `dir/`.
     Dir(HostDir),
 }
@@ -86,6 +88,19 @@ impl HostStat {
         }
     }
 
+    /// Of what has this name in a directory, or this path.
+    pub(super) fn of_name(
+        dir: libc::c_int,
+        name: &CStr,
+        flags: libc::c_int,
+    ) -> io::Result<HostStat> {
+        // SAFETY: plain data; all zeros is a valid value.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, the name NUL-terminated, and the call writes `stat`.
+        done(unsafe { libc::fstatat(dir, name.as_ptr(), &raw mut stat, flags) })?;
+        Ok(HostStat::of(&stat))
+    }
+
     /// Of what is open.
     pub fn of_file(file: &File) -> io::Result<HostStat> {
         // SAFETY: plain data; all zeros is a valid value.
@@ -125,7 +140,7 @@ fn open_at(dir: &File, name: &CStr, flags: libc::c_int, mode: libc::c_uint) -> i
 }
 
 fn open_path(path: &Path, flags: libc::c_int) -> io::Result<File> {
-    let path = super::c_path(if path.as_os_str().is_empty() { Path::new(".") } else { path })?;
+    let path = super::c_path(path)?;
     // SAFETY: the path is NUL-terminated.
     let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
     if fd < 0 {
@@ -136,7 +151,7 @@ fn open_path(path: &Path, flags: libc::c_int) -> io::Result<File> {
 }
 
 impl HostDir {
-    /// The directory that `path` leads to, to be listed.
+    /// The directory that `path` leads to, to be listed. An empty one leads nowhere.
     pub fn open(path: &Path) -> io::Result<HostDir> {
         Ok(HostDir { file: open_path(path, LIST)?, path: path.to_owned() })
     }
@@ -152,7 +167,9 @@ impl HostDir {
             _ => return Ok(None),
         };
         let above = Path::new(OsStr::from_bytes(above));
-        let file = open_path(above, system::PASS | libc::O_DIRECTORY)?;
+        // A name alone is one in the working directory. Of a path that somebody gives, an empty one is not that.
+        let opened = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        let file = open_path(opened, system::PASS | libc::O_DIRECTORY)?;
         Ok(Some((HostDir { file, path: above.to_owned() }, name.to_vec())))
     }
 
@@ -168,7 +185,7 @@ impl HostDir {
                 let len = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
                 let bare = Path::new(OsStr::from_bytes(&bytes[..len]));
                 let (dir, name) = HostDir::around(bare)?.ok_or(e)?;
-                Ok(HostPlace::Name(dir, name))
+                Ok(HostPlace::NewDir(dir, name))
             }
             opened => opened.map(HostPlace::Dir),
         }
@@ -283,14 +300,9 @@ impl HostDir {
 
     /// What has this name; `None` if nothing has. With `follow` it is what a symbolic link leads to.
     pub fn stat(&self, name: &[u8], follow: bool) -> io::Result<Option<HostStat>> {
-        let name = one(name)?;
         let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-        // SAFETY: plain data; all zeros is a valid value.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        let dir = self.file.as_raw_fd();
-        // SAFETY: the descriptor is open, the name NUL-terminated, and the call writes `stat`.
-        match done(unsafe { libc::fstatat(dir, name.as_ptr(), &raw mut stat, flags) }) {
-            Ok(()) => Ok(Some(HostStat::of(&stat))),
+        match HostStat::of_name(self.file.as_raw_fd(), &one(name)?, flags) {
+            Ok(stat) => Ok(Some(stat)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }

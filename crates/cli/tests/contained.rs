@@ -1,5 +1,5 @@
 //! Mounts in containers: by who is root in a user namespace alone, and by a root that gets no loop devices;
-//! and copies where there is no /proc.
+//! and copies where there is no /proc, and of what others mount.
 
 mod common;
 
@@ -94,4 +94,53 @@ fn directories_and_files_come_out_of_an_image_without_proc() {
         let mode = |path: &str| fs::metadata(image.dir.join(path)).unwrap().mode() & 0o7777;
         assert_eq!(["out/sub", "out/sub/file"].map(mode), modes, "{option}");
     }
+}
+
+/// In a user namespace too, whose root gives his capabilities away: so he is the ordinary user that he is outside.
+#[test]
+fn what_is_mounted_in_a_source_need_not_be_listed_to_be_left_out() {
+    require!(root);
+    let enters = format!("{USER} unshare --user --map-root-user --mount");
+    require!(
+        sh(&format!("{enters} true")).status.success(),
+        "ordinary users may not make user namespaces here"
+    );
+    let _open = OpenToAll::new();
+    let image = Image::new("not-to-be-listed");
+    let dir = image.dir.path().display();
+    sh(&format!("cd {dir}; mkdir -p src/m; echo x > src/f; chown -R 65534:65534 {dir}"));
+    let copy = |options: &str| {
+        let script = format!(
+            "mount -t tmpfs -o mode=0 none src/m && exec setpriv --inh-caps=-all --bounding-set=-all \
+             {PROGRAM} cp {options} --no-preserve src disk.img:/{options}"
+        );
+        let output = sh(&format!("cd {dir}; {enters} sh -c '{script}'"));
+        (output.status.code(), text(&output.stderr))
+    };
+    assert_eq!(copy("-rx"), (Some(0), String::new()));
+    assert_eq!(fine(&["ls", &image.at("/-rx")]), "f\nm\n");
+    let (code, said) = copy("-r");
+    assert!(code == Some(1) && said.contains("src/m"), "{code:?} {said}");
+    assert_clean(&image.path);
+}
+
+#[test]
+fn what_is_mounted_when_a_copy_enters_is_copied_and_not_for_the_sake_of_one_that_stays() {
+    require!(root);
+    let image = Image::new("automounts");
+    let dir = image.dir.path().display();
+    sh(&format!("cd {dir}; mkdir -p src/auto"));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/automount.py");
+    for (options, said) in [("-r", "mounted\n"), ("-rx", "")] {
+        let output = sh(&format!(
+            "cd {dir}; unshare --mount --propagation private timeout 60 \
+             python3 {script} src/auto {PROGRAM} cp {options} src disk.img:/{options}"
+        ));
+        require!(output.status.code() != Some(77), "no autofs: {}", text(&output.stderr));
+        assert!(output.status.success(), "{options}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), said, "{options}");
+    }
+    assert_eq!(fine(&["cat", &image.at("/-r/auto/file")]), "below\n");
+    assert_eq!(fine(&["ls", &image.at("/-rx/auto")]), "");
+    assert_clean(&image.path);
 }

@@ -78,25 +78,51 @@ enum Source {
     /// One that may not be listed, and why.
     Closed(Thing, io::Error),
     File(File),
+    /// What is neither; or a directory that is not to be listed.
     Other(Thing),
 }
 
 impl Source {
-    fn open(dir: &HostDir, name: &[u8], seen: &HostStat) -> io::Result<Source> {
+    /// What was `seen` in `dir`. A directory of another device than `stay` is not to be listed: it takes no
+    /// right to, and nothing is mounted there for our sake.
+    fn open(dir: &HostDir, name: &[u8], seen: &HostStat, stay: Option<u64>) -> io::Result<Source> {
+        let is_foreign = |stat: &HostStat| stay.is_some_and(|device| device != stat.key.0);
         let source = match seen.kind() {
-            Some(FileKind::Dir) => match dir.dir(name) {
-                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                    Source::Closed(dir.thing(name)?, e)
-                }
-                opened => Source::Dir(opened?),
-            },
+            Some(FileKind::Dir) if !is_foreign(seen) => Source::open_dir(dir, name, is_foreign)?,
             // Of what cannot be read there is nothing, as with cp(1).
             Some(FileKind::File) => Source::File(dir.open_file(name)?),
             _ => Source::Other(dir.thing(name)?),
         };
-        match source.stat()?.key == seen.key {
+        let opened = source.stat()?;
+        if opened.key == seen.key {
+            return Ok(source);
+        }
+        // What is mounted when somebody enters came by the opening itself, and has the name now.
+        let is_listed = matches!(source, Source::Dir(_) | Source::Closed(..));
+        let may_be = seen.is(FileKind::Dir) && opened.is(FileKind::Dir);
+        match may_be
+            && (is_listed || is_foreign(&opened))
+            && self::seen(dir, name)?.key == opened.key
+        {
             true => Ok(source),
             false => Err(host::replaced()),
+        }
+    }
+
+    fn open_dir(
+        dir: &HostDir,
+        name: &[u8],
+        is_foreign: impl Fn(&HostStat) -> bool,
+    ) -> io::Result<Source> {
+        match dir.dir(name) {
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                let thing = dir.thing(name)?;
+                match is_foreign(&thing.stat()?) {
+                    true => Ok(Source::Other(thing)),
+                    false => Ok(Source::Closed(thing, e)),
+                }
+            }
+            opened => opened.map(Source::Dir),
         }
     }
 
@@ -105,7 +131,7 @@ impl Source {
         match HostDir::place(host).at(host, "stat")? {
             HostPlace::Name(dir, name) => {
                 let seen = seen(&dir, &name).at(host, "stat")?;
-                Source::open(&dir, &name, &seen).at(host, "open")
+                Source::open(&dir, &name, &seen, None).at(host, "open")
             }
             HostPlace::NewDir(..) => Err(nothing()).at(host, "stat"),
             HostPlace::Dir(dir) => Ok(Source::Dir(dir)),
@@ -233,7 +259,8 @@ impl<'a> Import<'a> {
             self.teller.left_out(&path);
             return Ok(());
         }
-        let source = Source::open(&dir, name, &seen).at(&path, "open")?;
+        let stay = self.options.one_file_system.then_some(self.device);
+        let source = Source::open(&dir, name, &seen, stay).at(&path, "open")?;
         self.source(path, source, parent, name)
     }
 
@@ -434,5 +461,35 @@ impl<'a> Import<'a> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As where something is mounted by the opening: what was looked at before is not what is opened, and the
+    /// name leads to the latter.
+    #[test]
+    fn a_directory_that_came_by_the_opening_is_taken_and_nothing_else() {
+        let top = testkit::oracle::TempDir::new("came").unwrap();
+        let dir = HostDir::open(top.path()).unwrap();
+        for name in [b"below", b"above"] {
+            drop(dir.make_dir(name).unwrap());
+        }
+        drop(dir.make_file(b"file").unwrap());
+        let (below, above) = (seen(&dir, b"below").unwrap(), seen(&dir, b"above").unwrap());
+        let opened = Source::open(&dir, b"above", &below, None).unwrap();
+        assert!(matches!(opened, Source::Dir(_)) && opened.stat().unwrap().key == above.key);
+        // Not to be listed, so not to be entered, what is opened instead is another one.
+        let (own, other) = (Some(above.key.0), Some(above.key.0 + 1));
+        assert!(matches!(Source::open(&dir, b"above", &above, own).unwrap(), Source::Dir(_)));
+        assert!(matches!(Source::open(&dir, b"above", &above, other).unwrap(), Source::Other(_)));
+        let foreign = HostStat { key: (above.key.0 + 1, 1), ..above };
+        assert!(Source::open(&dir, b"above", &foreign, own).is_err());
+        let file = seen(&dir, b"file").unwrap();
+        for (name, seen) in [(&b"file"[..], &below), (b"above", &file)] {
+            assert!(Source::open(&dir, name, seen, None).is_err());
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! Mounts in containers: by who is root in a user namespace alone, and by a root that gets no loop devices;
-//! and copies where there is no /proc, and of what others mount.
+//! and copies where there is no /proc, where system calls are refused, and of what others mount.
 
 mod common;
 
 use common::{Image, OpenToAll, PROGRAM, assert_clean, fine, sh, text};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use testkit::require;
@@ -143,4 +147,52 @@ fn what_is_mounted_when_a_copy_enters_is_copied_and_not_for_the_sake_of_one_that
     assert_eq!(fine(&["cat", &image.at("/-r/auto/file")]), "below\n");
     assert_eq!(fine(&["ls", &image.at("/-rx/auto")]), "");
     assert_clean(&image.path);
+}
+
+/// What a profile of a container answers to a call, where its fifth argument is not 0 if that is said.
+fn refuses(call: i64, with_flags: bool, errno: i32) -> BpfProgram {
+    let has_flags = || {
+        let flags = SeccompCondition::new(4, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, 0).unwrap();
+        SeccompRule::new(vec![flags]).unwrap()
+    };
+    let rules = if with_flags { vec![has_flags()] } else { Vec::new() };
+    let refused = SeccompAction::Errno(errno as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let rules = [(call, rules)].into_iter().collect();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+    filter.try_into().unwrap()
+}
+
+/// As an ordinary user has it without /proc before Linux 6.10, who may link no descriptor; and as profiles
+/// do that do not know statx.
+#[test]
+fn links_are_made_and_replaced_where_descriptors_have_no_names_and_statx_is_refused() {
+    let image = Image::new("old-profile");
+    let dir = image.dir.path().display().to_string();
+    let made = sh(&format!(
+        "set -e; cd {dir}; mkdir tree; echo x > tree/a; ln tree/a tree/b; ln -s a tree/l
+        {PROGRAM} cp -r tree disk.img:/"
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    for errno in [libc::EPERM, libc::EINVAL] {
+        let script = format!(
+            "set -e; cd {dir}; rm -rf out; {PROGRAM} cp -rT disk.img:/tree out
+            ln -sfn elsewhere out/l; {PROGRAM} cp -rT disk.img:/tree out"
+        );
+        // What a thread is refused, so is what it starts.
+        let copied = std::thread::spawn(move || {
+            for program in [
+                refuses(libc::SYS_linkat, true, libc::ENOENT),
+                refuses(libc::SYS_statx, false, errno),
+            ] {
+                seccompiler::apply_filter(&program).unwrap();
+            }
+            sh(&script)
+        });
+        let output = copied.join().unwrap();
+        assert!(output.status.success(), "{errno}: {}", text(&output.stderr));
+        let ino = |name: &str| fs::metadata(image.dir.join("out").join(name)).unwrap().ino();
+        assert_eq!(ino("a"), ino("b"));
+        assert_eq!(fs::read_link(image.dir.join("out/l")).unwrap().as_os_str(), "a");
+    }
 }

@@ -19,7 +19,7 @@ use linux as system;
 use other as system;
 pub(super) use system::Thing;
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -34,6 +34,20 @@ fn c_path(path: &Path) -> io::Result<CString> {
 
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes `name` in `dir` another name of what is at `path` and was `key`, false if it is not. What comes in its
+/// place at that moment is no copy: its new name goes again.
+fn link_by_path(path: &CStr, key: (u64, u64), dir: &File, name: &CStr) -> io::Result<bool> {
+    let to = dir.as_raw_fd();
+    // SAFETY: the descriptor is open, and both names NUL-terminated.
+    done(unsafe { libc::linkat(libc::AT_FDCWD, path.as_ptr(), to, name.as_ptr(), 0) })?;
+    if HostStat::of_name(to, name, libc::AT_SYMLINK_NOFOLLOW)?.key == key {
+        return Ok(true);
+    }
+    // SAFETY: the descriptor is open, and the name NUL-terminated.
+    done(unsafe { libc::unlinkat(to, name.as_ptr(), 0) })?;
+    Ok(false)
 }
 
 pub(super) fn privileged() -> bool {

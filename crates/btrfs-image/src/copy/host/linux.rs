@@ -1,7 +1,7 @@
 //! Extended attributes, device numbers and what is opened as no file, of Linux.
 
 use super::dir::HostStat;
-use super::done;
+use super::{c_path, done, link_by_path};
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -149,6 +149,8 @@ pub(super) fn is_kept(dir: &File, name: &CStr) -> io::Result<bool> {
     // SAFETY: the descriptor is open, the name NUL-terminated, and the call writes `stat`.
     match done(unsafe { libc::statx(fd, name.as_ptr(), flags, 0, &raw mut stat) }) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::ENOENT)) => Ok(false),
+        // Profiles of containers that do not know the call.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => Ok(false),
         Err(e) => Err(e),
         Ok(()) => {
             let kept = (libc::STATX_ATTR_APPEND | libc::STATX_ATTR_IMMUTABLE) as u64;
@@ -173,14 +175,15 @@ pub(super) fn link(path: &Path, key: (u64, u64), dir: &File, name: &CStr) -> io:
         // SAFETY: the descriptors are open, and both names NUL-terminated.
         done(unsafe { libc::linkat(from_dir, from.as_ptr(), to, name.as_ptr(), flags) })
     };
+    let is_missing = |e: &io::Error| e.kind() == ErrorKind::NotFound;
     match link(libc::AT_FDCWD, &from, libc::AT_SYMLINK_FOLLOW) {
-        // No /proc here: root may do it so.
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            link(there.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
-        }
-        made => made,
+        // No /proc here: root may do it so, and since Linux 6.10 everybody.
+        Err(e) if is_missing(&e) => match link(there.as_raw_fd(), c"", libc::AT_EMPTY_PATH) {
+            Err(e) if is_missing(&e) => link_by_path(&c_path(path)?, key, dir, name),
+            made => made.map(|()| true),
+        },
+        made => made.map(|()| true),
     }
-    .map(|()| true)
 }
 
 /// Names of all extended attributes, sorted; empty where the host has none to offer.

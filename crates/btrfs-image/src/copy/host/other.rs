@@ -2,7 +2,7 @@
 //! left out), and device numbers are as their C library makes them.
 
 use super::dir::HostStat;
-use super::{c_path, done};
+use super::{c_path, done, link_by_path};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ impl Thing {
     }
 
     pub(crate) fn stat(&self) -> io::Result<HostStat> {
-        stat_at(self.dir.as_raw_fd(), &self.name)
+        HostStat::of_name(self.dir.as_raw_fd(), &self.name, libc::AT_SYMLINK_NOFOLLOW)
     }
 
     pub(crate) fn link_target(&self) -> io::Result<Vec<u8>> {
@@ -87,38 +87,19 @@ impl Thing {
     }
 }
 
-fn stat_at(dir: libc::c_int, name: &CStr) -> io::Result<HostStat> {
-    // SAFETY: plain data; all zeros is a valid value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: the descriptor is open, the name NUL-terminated, and the call writes `stat`.
-    done(unsafe { libc::fstatat(dir, name.as_ptr(), &raw mut stat, flags) })?;
-    Ok(HostStat::of(&stat))
-}
-
 /// Here the rename tells.
 pub(super) fn is_kept(_: &File, _: &CStr) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Makes `name` in `dir` another name of what is at `path`, if that is `key`; false if it is not. What
-/// comes in its place at that moment is no copy: its new name goes again.
+/// Makes `name` in `dir` another name of what is at `path`, if that is `key`; false if it is not.
 pub(super) fn link(path: &Path, key: (u64, u64), dir: &File, name: &CStr) -> io::Result<bool> {
     let path = c_path(path)?;
-    match stat_at(libc::AT_FDCWD, &path) {
-        Err(e) if e.raw_os_error() == Some(libc::ENAMETOOLONG) => return Err(e),
-        Ok(stat) if stat.key == key => {}
-        _ => return Ok(false),
+    match HostStat::of_name(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW) {
+        Err(e) if e.raw_os_error() == Some(libc::ENAMETOOLONG) => Err(e),
+        Ok(stat) if stat.key == key => link_by_path(&path, key, dir, name),
+        _ => Ok(false),
     }
-    let to = dir.as_raw_fd();
-    // SAFETY: the descriptor is open, and both names NUL-terminated.
-    done(unsafe { libc::linkat(libc::AT_FDCWD, path.as_ptr(), to, name.as_ptr(), 0) })?;
-    if stat_at(to, name)?.key == key {
-        return Ok(true);
-    }
-    // SAFETY: the descriptor is open, and the name NUL-terminated.
-    done(unsafe { libc::unlinkat(to, name.as_ptr(), 0) })?;
-    Ok(false)
 }
 
 pub(crate) fn list_xattrs_of(_: &File) -> io::Result<Vec<Vec<u8>>> {

@@ -5,10 +5,11 @@ mod common;
 
 use common::mount::Mount;
 use common::streams::{ready, shell};
-use common::{Image, copies, failing, fine, json, sh, told_behind};
+use common::{Image, PROGRAM, copies, failing, fine, json, sh, text, told_behind};
 use std::collections::BTreeSet;
 use std::path::Path;
 use testkit::oracle::KernelMount;
+use testkit::require;
 
 /// A volume with subvolumes in directories, hard links, reflinks and a snapshot.
 fn made(name: &str) -> Image {
@@ -103,6 +104,30 @@ fn what_is_told_is_what_btrfs_progs_tell() {
     assert_eq!(nodes["trees"][0]["nodes_by_level"][0], leaves, "{nodes}");
     let mount = Mount::new(&image, "");
     judge(&|path| mount.join(path).display().to_string());
+    mount.umount();
+}
+
+/// The mount that is the last in the list may have something else mounted over it.
+#[test]
+fn files_at_an_address_are_told_where_a_mount_of_theirs_is_hidden() {
+    require!(fuse);
+    let image = Image::new("inspect-hidden");
+    let (dir, file) = (image.dir.path().display(), image.dir.join("file").display().to_string());
+    std::fs::write(&file, vec![7; 300_000]).unwrap();
+    fine(&["cp", &file, &image.at("/")]);
+    let found = json(&fine(&["subvolume", "find-new", "--json", &image.at("/"), "0"]));
+    let at = found["extents"][0]["disk_start"].as_u64().expect("an address");
+    let mount = Mount::new(&image, "");
+    let place = mount.word();
+    let shown = format!("{place}/file\n");
+    for (option, what) in [("-P", "inode 257 offset 0 root 5\n"), ("", &shown)] {
+        let output = sh(&format!(
+            "cd {dir}; mkdir -p other; unshare --mount --propagation private sh -ec 'mount --bind {place} other
+            mount -t tmpfs none other; {PROGRAM} inspect-internal logical-resolve {option} {at} {place}'"
+        ));
+        assert!(output.status.success(), "{option}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), what);
+    }
     mount.umount();
 }
 

@@ -77,7 +77,8 @@ fn run(mut args: Args) -> Result<Exit> {
         let what = format!("no file of any subvolume has what lies at {logical}");
         return Err(Error::about(place.show(), what));
     }
-    let reach = Reach::of(&trees, &place)?;
+    let shows_paths = !wanted.json && !wanted.numbers;
+    let reach = if shows_paths { Reach::of(&trees, &place) } else { None };
     tell(&trees, &found, &wanted, reach.as_ref())?;
     Ok(Exit::Done)
 }
@@ -90,15 +91,19 @@ struct Reach {
 }
 
 impl Reach {
-    /// `None`: it is an image, or only a part of a subvolume is mounted.
-    fn of(trees: &Trees, place: &VolumePath) -> Result<Option<Reach>> {
-        let VolumePath::Mount(path) = place else { return Ok(None) };
-        let failed = |e: std::io::Error| Error::io(path, &e);
-        let Some(around) = mounts::around(path).map_err(failed)? else { return Ok(None) };
-        let is_whole = |entry: &MountEntry| entry.root == Path::new("/");
-        let all = mounts::all().map_err(failed)?.into_iter();
-        let whole = all.filter(is_whole).rfind(|entry| entry.device == around.device);
-        let Some(MountEntry { point, .. }) = whole else { return Ok(None) };
+    /// `None`: it is an image, or only a part of a subvolume is mounted, or nobody can say: something else is
+    /// mounted over it, or there is no list of mounts here.
+    fn of(trees: &Trees, place: &VolumePath) -> Option<Reach> {
+        let VolumePath::Mount(path) = place else { return None };
+        let around = mounts::around(path).ok()??;
+        let is_whole =
+            |entry: &MountEntry| entry.root == Path::new("/") && entry.device == around.device;
+        let all = mounts::all().ok()?.into_iter();
+        all.rev().filter(is_whole).find_map(|entry| Reach::by(trees, entry.point).ok().flatten())
+    }
+
+    /// By what is mounted there.
+    fn by(trees: &Trees, point: PathBuf) -> Result<Option<Reach>> {
         let (top, _) = Door::open(&point)?.around()?;
         let subvolume = subvolume_path(trees, TreeId(top.id.0))?;
         Ok(subvolume.map(|subvolume| Reach { subvolume, point }))

@@ -74,6 +74,7 @@ fn an_image_that_is_read_is_not_written_whatever_it_is_called() {
 #[test]
 fn what_somebody_else_has_is_not_written() {
     require!(kernel_btrfs);
+    require!(fuse);
     let (image, other) = (filled("outputs-from"), Image::new("outputs-other"));
     let mount = KernelMount::new(&other.path, "ro").unwrap();
     refused(&image.word(), &other.word());

@@ -52,7 +52,11 @@ impl FileDevice {
     /// Makes (or empties) an image of `len` bytes, all holes. One that another has open stays as it is,
     /// and where it fails no file is left that was not there.
     pub fn create(path: &Path, len: u64) -> io::Result<FileDevice> {
-        let made = !path.exists();
+        let there = std::fs::metadata(path).ok();
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is there, and is no file"));
+        }
+        let made = there.is_none();
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
         lock::lock(&file, true, None)?;
@@ -288,6 +292,12 @@ mod tests {
         let left = std::fs::read(&path).expect("read");
         std::fs::remove_file(&path).expect("remove");
         assert!(left.len() == 4096 && left.starts_with(&[7; 512]), "{} bytes", left.len());
+    }
+
+    #[test]
+    fn what_is_there_and_is_no_file_becomes_no_image() {
+        let refused = FileDevice::create(Path::new("/dev/null"), 4096).map(|_| ());
+        assert!(refused.expect_err("no file").to_string().contains("is no file"));
     }
 
     #[test]

@@ -4,10 +4,13 @@
 use spinney::tree::{CopyRules, Transfer, TransferEvent};
 use spinney::{FormatOptions, MemDevice, Volume, VolumeOptions};
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use testkit::oracle::TempDir;
 
 fn fresh() -> Volume {
@@ -166,4 +169,77 @@ fn a_path_that_is_empty_or_a_directorys_is_no_place_for_any_copy() {
     assert_eq!(names(host.path()), ["dangling"]);
     volume.export("d", at("new/")).unwrap();
     assert!(host.join("new").is_dir());
+}
+
+/// Who waits until somebody opens a pipe to be read.
+struct Waiting {
+    /// Where the kernel tells of his thread.
+    task: PathBuf,
+    is_through: Arc<AtomicBool>,
+    pipe: PathBuf,
+    thread: JoinHandle<()>,
+}
+
+impl Waiting {
+    fn at(pipe: &Path) -> Waiting {
+        let is_through = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::channel();
+        let (path, through) = (pipe.to_owned(), is_through.clone());
+        let thread = std::thread::spawn(move || {
+            tell.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            File::options().write(true).open(path).unwrap();
+            through.store(true, Ordering::SeqCst);
+        });
+        let task = Path::new("/proc").join(told.recv().unwrap());
+        Waiting { task, is_through, pipe: pipe.to_owned(), thread }
+    }
+
+    /// Once he sleeps: who was let go is awake until he has said so.
+    fn still_waits(&self) -> bool {
+        let sleeps =
+            || fs::read_to_string(self.task.join("stat")).is_ok_and(|s| s.contains(") S "));
+        while !self.is_through.load(Ordering::SeqCst) {
+            if sleeps() {
+                return !self.is_through.load(Ordering::SeqCst);
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    fn let_go(self) {
+        let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&self.pipe);
+        self.thread.join().unwrap();
+        drop(reader.unwrap());
+    }
+}
+
+/// What is only replaced is not opened: that lets go who waits for the other end of a pipe, and makes devices do
+/// something.
+#[test]
+fn a_pipe_that_is_replaced_is_not_opened() {
+    let volume = fresh();
+    let dir = TempDir::new("pipe-replaced").unwrap();
+    let mkfifo = |path: &Path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let from = dir.join("from");
+    fs::create_dir(&from).unwrap();
+    symlink("new", from.join("l")).unwrap();
+    mkfifo(&from.join("p"));
+    volume.import(&from, "/").unwrap();
+    for name in ["l", "p"] {
+        let (there, same) = (dir.join(name), dir.join(&format!("{name}-too")));
+        mkfifo(&there);
+        fs::hard_link(&there, &same).unwrap();
+        let writer = Waiting::at(&same);
+        assert!(writer.still_waits());
+        let node = volume.find(name.as_bytes(), false).unwrap();
+        Transfer::new(&volume, CopyRules::SAME).export(&node, name.as_bytes(), &there).unwrap();
+        assert!(writer.still_waits(), "{name}");
+        writer.let_go();
+        let which = |path: &Path| path.symlink_metadata().unwrap().ino();
+        assert_ne!(which(&there), which(&same), "{name}");
+    }
+    assert_eq!(fs::read_link(dir.join("l")).unwrap(), Path::new("new"));
 }

@@ -8,6 +8,7 @@
 //! whatever the table says. It does not know what is in partitions, nor disks with an MBR of other
 //! sectors than 512 bytes.
 
+use super::image_at;
 use crate::error::{Error, Result};
 use blockdev::Span;
 use std::collections::HashSet;
@@ -50,7 +51,7 @@ impl Disk {
     /// Reads the partition table of an image or a block device.
     pub fn open(path: impl AsRef<Path>) -> Result<Disk> {
         let path = path.as_ref();
-        let mut file = File::open(path).map_err(|e| Error::host(path, e))?;
+        let mut file = open_to_read(path)?;
         let len = file.seek(SeekFrom::End(0)).map_err(|e| Error::host(path, e))?;
         let mut disk =
             Disk { path: path.to_owned(), len, partitions: Vec::new(), tables: Vec::new() };
@@ -189,7 +190,7 @@ impl Disk {
 /// What begins at `start` in an image or a block device, to its end or `most` bytes of it.
 pub fn part_of(path: impl AsRef<Path>, start: u64, most: Option<u64>) -> Result<Span> {
     let path = path.as_ref();
-    let mut file = File::open(path).map_err(|e| Error::host(path, e))?;
+    let mut file = open_to_read(path)?;
     let end = file.seek(SeekFrom::End(0)).map_err(|e| Error::host(path, e))?;
     if !start.is_multiple_of(SECTOR) {
         let why = format!("a part cannot begin at {start}, which is within a sector");
@@ -202,6 +203,11 @@ pub fn part_of(path: impl AsRef<Path>, start: u64, most: Option<u64>) -> Result<
             Err(Error::refused(path.display(), why))
         }
     }
+}
+
+fn open_to_read(path: &Path) -> Result<File> {
+    image_at(path)?;
+    File::open(path).map_err(|e| Error::host(path, e))
 }
 
 struct Reader<'f> {
@@ -476,6 +482,8 @@ mod tests {
 
     #[test]
     fn what_is_no_disk_is_none() {
+        let nothing = Disk::open("/dev/null").unwrap_err().to_string();
+        assert!(nothing.contains("neither an image nor a block device"), "{nothing}");
         let made = Made::new("none");
         assert!(Disk::open(&made.0).unwrap_err().to_string().contains("has no partition table"));
         made.table(0, &[(PROTECTIVE, 1, u32::MAX)]);

@@ -68,10 +68,7 @@ impl Medium {
     }
 
     fn open_for(path: &Path, name: &Path, part: Option<Span>, access: Access) -> Result<Medium> {
-        let meta = path.metadata().map_err(|e| Error::host(path, e))?;
-        if !meta.is_file() && !is_block_device(path) {
-            return Err(Error::refused(path.display(), "neither an image nor a block device"));
-        }
+        let meta = image_at(path)?;
         let lock = match access {
             Access::Read => Some(lock_shared(path, name, part)?),
             _ => None,
@@ -144,6 +141,16 @@ impl Medium {
     /// Where it was opened, or how it was called.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// What is to be opened as an image: nothing else is, which may keep the opener waiting, as a pipe, or do something
+/// when it is opened, as a watchdog.
+fn image_at(path: &Path) -> Result<Metadata> {
+    let meta = path.metadata().map_err(|e| Error::host(path, e))?;
+    match meta.is_file() || is_block_device(path) {
+        true => Ok(meta),
+        false => Err(Error::refused(path.display(), "neither an image nor a block device")),
     }
 }
 

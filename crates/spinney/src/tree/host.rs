@@ -69,11 +69,15 @@ impl<'d> HostName<'d> {
         if self.dir.keeps(self.name).map_err(|e| self.failed(e))? {
             return Err(self.failed(io::Error::from_raw_os_error(libc::EPERM)));
         }
-        let is_file = self.stat()?.is_some_and(|stat| stat.is(FileKind::File));
+        // What is no file loses nothing by that. To open a pipe or a device does something to it: who waits to
+        // write to the pipe goes on, a watchdog begins to run, a tape is wound back.
+        if !self.stat()?.is_some_and(|stat| stat.is(FileKind::File)) {
+            return Ok(());
+        }
         match self.dir.open_file(self.name) {
-            Ok(file) if is_file => claim(&file, &self.path()).map(drop),
-            // What is no file loses nothing by that, and of what may not be read nobody can be asked.
-            _ => Ok(()),
+            Ok(file) => claim(&file, &self.path()).map(drop),
+            // Of what may not be read nobody can be asked.
+            Err(_) => Ok(()),
         }
     }
 

@@ -292,10 +292,15 @@ impl HostDir {
         open_at(&self.file, &one(name)?, flags | libc::O_NOCTTY, 0)
     }
 
-    /// Opens a file of this name to be read, which is no link; of a pipe nobody waits for the other end.
+    /// Opens a regular file of this name to be read, which is no link. Ask only where one was seen: something else
+    /// is refused, but may have been opened for a moment. Of a pipe nobody waits for the other end.
     pub fn open_file(&self, name: &[u8]) -> io::Result<File> {
         let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-        open_at(&self.file, &one(name)?, flags, 0)
+        let file = open_at(&self.file, &one(name)?, flags, 0)?;
+        match HostStat::of_file(&file)?.is(FileKind::File) {
+            true => Ok(file),
+            false => Err(replaced()),
+        }
     }
 
     /// What has this name; `None` if nothing has. With `follow` it is what a symbolic link leads to.

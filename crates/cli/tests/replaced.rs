@@ -56,6 +56,23 @@ fn nothing_is_left_over_in_a_directory_that_only_grows() {
     assert_clean(&target.path);
 }
 
+/// Names alone do not tell whose a file is.
+#[test]
+fn what_is_called_like_something_left_over_stays() {
+    let image = Image::new("replaced-names");
+    let (dir, archive) = (image.dir.join("d"), image.dir.join("a.tar"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join(".spinney-1-2"), "user's").unwrap();
+    fs::write(dir.join("a"), "new").unwrap();
+    fine(&["cp", &dir.join(".spinney-1-2").display().to_string(), &image.at("/a")]);
+    let (from, to) = (dir.display(), archive.display().to_string());
+    shell(&format!("tar -C {from} -cf {to} .spinney-1-2 a"));
+    fine(&["tar", "-x", "-f", &to, &image.at("/")]);
+    assert_eq!(fine(&["ls", "-A", &image.at("/")]), ".spinney-1-2\na\n");
+    assert_eq!(fine(&["cat", &image.at("/.spinney-1-2"), &image.at("/a")]), "user'snew");
+    assert_clean(&image.path);
+}
+
 #[test]
 fn what_is_replaced_has_the_ctime_that_a_new_copy_has() {
     require!(btrfs_progs);

@@ -1,7 +1,6 @@
 //! The few system calls that the standard library lacks. All `unsafe` of this crate is here.
 
 use std::ffi::CString;
-use std::io;
 
 /// The caller's effective user and group.
 pub(crate) fn user_and_group() -> (u32, u32) {
@@ -17,12 +16,4 @@ pub fn matches(pattern: &[u8], name: &[u8], any_case: bool) -> bool {
     let flags = if any_case { libc::FNM_CASEFOLD } else { 0 };
     // SAFETY: reads two NUL-terminated strings that outlive the call.
     unsafe { libc::fnmatch(pattern.as_ptr(), name.as_ptr(), flags) == 0 }
-}
-
-/// Whether there is such a process, whoever's.
-pub(crate) fn is_running(process: u32) -> bool {
-    let Ok(process) = libc::pid_t::try_from(process) else { return false };
-    // SAFETY: takes two numbers; no signal is sent.
-    let asked = unsafe { libc::kill(process, 0) };
-    asked == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

@@ -9,8 +9,7 @@ use crate::guard::Guard;
 use crate::medium::Medium;
 use blockdev::BlockDevice;
 use btrfs_fs::{BtrfsFs, Options, Stored};
-use locks::{Mutex, MutexGuard, Rank, RwLock};
-use std::collections::HashSet;
+use locks::{Rank, RwLock};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -57,8 +56,6 @@ struct Inner {
     fs: Arc<dyn FileSystem>,
     origin: Arc<Origin>,
     on_loss: RwLock<Option<Arc<LossListener>>>,
-    /// Directories in which nothing is left over of who was killed (`tree/draft.rs`).
-    swept: Mutex<HashSet<Ino>>,
     /// Another engine has the device since this one was given up.
     reopened: AtomicBool,
 }
@@ -95,7 +92,6 @@ impl Volume {
             guard,
             origin,
             on_loss,
-            swept: Mutex::new(Rank::Leaf, HashSet::new()),
             reopened: AtomicBool::new(false),
         })))
     }
@@ -248,10 +244,6 @@ impl Volume {
     /// The same open volume.
     pub fn is(&self, other: &Volume) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    pub(crate) fn swept(&self) -> MutexGuard<'_, HashSet<Ino>> {
-        self.0.swept.lock()
     }
 
     pub(crate) fn guard(&self) -> &Guard {

@@ -1,7 +1,7 @@
 //! Copies into directories of this machine that change meanwhile, that keep what they have, and in which
-//! others left something.
+//! others left something; and what is left of a copy.
 
-use spinney::tree::{CopyRules, Transfer, TransferEvent};
+use spinney::tree::{CopyRules, Draft, Transfer, TransferEvent};
 use spinney::{FormatOptions, MemDevice, Volume, VolumeOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
@@ -66,53 +66,73 @@ fn dead() -> u32 {
     child.id()
 }
 
+/// Nobody can tell who made it: users may call their own so, and whoever is dead here may live in a container.
 #[test]
-fn what_somebody_left_who_was_killed_goes_and_what_somebody_makes_stays() {
+fn what_is_called_like_something_left_over_stays() {
     let volume = fresh();
     volume.symlink("new", "l").unwrap();
     let node = volume.find(b"l", false).unwrap();
     let dir = TempDir::new("left-over").unwrap();
-    let put = || {
-        Transfer::new(&volume, CopyRules::SAME).export(&node, b"l", &dir.join("l")).unwrap();
-        assert_eq!(fs::read_link(dir.join("l")).unwrap(), Path::new("new"));
-    };
-    let (left, live) =
-        (format!(".spinney-{}-0", dead()), format!(".spinney-{}-7", std::process::id()));
-    for name in [&left, &live, ".spinney-x", "l"] {
+    let left = format!(".spinney-{}-0", dead());
+    for name in [&left, ".spinney-1-2", "l"] {
         fs::write(dir.join(name), "old").unwrap();
     }
-    // Somebody makes something here, in another container.
-    let busy = File::open(dir.path()).unwrap();
-    busy.lock_shared().unwrap();
-    put();
-    assert_eq!(names(dir.path()).len(), 4);
-    drop(busy);
-    put();
-    let mut kept = vec![live.clone(), ".spinney-x".to_owned(), "l".to_owned()];
+    Transfer::new(&volume, CopyRules::SAME).export(&node, b"l", &dir.join("l")).unwrap();
+    assert_eq!(fs::read_link(dir.join("l")).unwrap(), Path::new("new"));
+    let mut kept = vec![left, ".spinney-1-2".to_owned(), "l".to_owned()];
     kept.sort();
     assert_eq!(names(dir.path()), kept);
 }
 
+fn names_in(volume: &Volume) -> Vec<String> {
+    let entries = volume.read_dir("/").unwrap().into_iter();
+    entries.map(|entry| entry.file_name().to_str().unwrap().to_owned()).collect()
+}
+
 #[test]
-fn what_was_left_in_a_volume_goes_too() {
+fn so_it_does_in_a_volume() {
     let volume = fresh();
-    let left = format!(".spinney-{}-0", dead());
-    for name in [&left, ".spinney-x-1", "f"] {
-        volume.write(name, b"old").unwrap();
-    }
-    volume.create_dir(format!(".spinney-{}-1", dead())).unwrap();
     let dir = TempDir::new("left-in-volume").unwrap();
+    volume.write("f", b"old").unwrap();
+    volume.write(".spinney-1-3", b"older").unwrap();
+    volume.create_dir(format!(".spinney-{}-1", dead())).unwrap();
+    // What comes with the same copy, before the one that is replaced.
+    fs::write(dir.join(".spinney-1-2"), "user's").unwrap();
     fs::write(dir.join("f"), "new").unwrap();
     fs::hard_link(dir.join("f"), dir.join("g")).unwrap();
     volume.import(dir.path(), "/").unwrap();
-    let names: Vec<_> = volume
-        .read_dir("/")
-        .unwrap()
-        .into_iter()
-        .map(|entry| entry.file_name().to_owned())
-        .collect();
-    assert_eq!(names.len(), 3, "{names:?}");
+    let names = names_in(&volume);
+    assert_eq!(names.len(), 5, "{names:?}");
+    assert_eq!(volume.read(".spinney-1-2").unwrap(), b"user's");
     assert_eq!(volume.read("f").unwrap(), b"new");
+}
+
+/// Of who is killed meanwhile nothing is left.
+#[test]
+fn a_file_in_the_place_of_another_has_no_name_until_it_is_whole() {
+    let volume = fresh();
+    volume.write("f", b"old").unwrap();
+    let top = volume.find(b"", true).unwrap();
+    let cx = vfs::Context::default();
+    for is_kept in [false, true] {
+        let mut draft = Draft::new(&volume, &top, b"f", true).unwrap();
+        let made = draft.make_file(&cx, 0o640).unwrap();
+        volume
+            .fs()
+            .setattr(&cx, made.ino(), &vfs::SetAttr { size: Some(7), ..Default::default() })
+            .unwrap();
+        let ctime = volume.fs().getattr(made.ino()).unwrap().ctime;
+        assert_eq!(names_in(&volume), ["f"]);
+        match is_kept {
+            true => draft.keep().unwrap(),
+            false => drop(draft),
+        }
+        assert_eq!(names_in(&volume), ["f"]);
+        let there = volume.find(b"f", false).unwrap().attr;
+        assert_eq!(there.nlink, 1);
+        assert_eq!((there.ino, there.ctime) == (made.ino(), ctime), is_kept);
+        assert_eq!(volume.read("f").unwrap(), if is_kept { &[0; 7][..] } else { b"old" });
+    }
 }
 
 /// Nothing is replaced where nothing may be taken away: what was made beside it would stay.

@@ -157,11 +157,15 @@ impl<'v> Unpacker<'v> {
         let (attributes, rdev) = (self.attributes_of(member, path)?, self.rdev(member, path)?);
         let parent = place.parent.ino();
         let mut draft = place.draft(self.volume)?;
-        let made = draft.make(|name| match kind {
+        let make = |name: &[u8]| match kind {
             FileKind::Symlink => fs.symlink(cx, parent, name, &member.link),
             kind => fs.mknod(cx, parent, name, kind, 0o600, rdev),
-        });
-        let node = self.volume.hold(made.at(self.volume, path)?);
+        };
+        let made = match kind {
+            FileKind::File => draft.make_file(cx, 0o600),
+            _ => draft.make(make).map(|made| self.volume.hold(made)),
+        };
+        let node = made.at(self.volume, path)?;
         // Of an archive that ends in the middle of it there is what it has, unless something better is there.
         draft.is_good();
         if node.is_symlink() {

@@ -45,8 +45,9 @@ into devices and fifos of this machine; in a volume these are refused. Nothing i
 through links that lead nowhere.
 
 What replaces something (files with several names, links, devices) is made beside it first,
-and needs room for both meanwhile. Of what is killed it may stay there as `.spinney-PID-N`,
-until the next copy replaces something in that directory.
+and needs room for both meanwhile. Of what is killed it may stay there as `.spinney-PID-N`:
+remove it then; nothing is taken away for its name. (Of a file from a volume, in the place of
+another in a volume, nothing stays.)
 
 What fails of one file or directory is told, and the others are copied; where no room is
 left that ends the command.

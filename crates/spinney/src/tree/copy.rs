@@ -203,7 +203,12 @@ impl<'v> TreeCopy<'v> {
         to_path: &[u8],
     ) -> Result<()> {
         let mut draft = Draft::new(self.to, parent, name, taken).at(self.to, to_path)?;
-        let made = draft.make(|name| self.make(node, path, parent, name, to_path))?;
+        let made = match node.attr.kind {
+            FileKind::File => {
+                draft.make_file(&self.cx, node.attr.perm & 0o777).at(self.to, to_path)?
+            }
+            _ => draft.make(|name| self.make(node, path, parent, name, to_path))?,
+        };
         self.content(node, path, &made, to_path)?;
         draft.is_good();
         self.rest(node, path, &made, to_path)?;

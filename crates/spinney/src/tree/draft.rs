@@ -2,14 +2,15 @@
 //! what had its name stays.
 //!
 //! Invariant: a name that something has already is given to the new thing by a rename, in one step; until
-//! then that is made beside it, under a name that nothing has. Giving it the name is no change of its own:
-//! its ctime stays. It does not know what is made.
+//! then that is made beside it, under a name that nothing has, or without a name: what a killed process
+//! was at is then no more there. Giving it the name is no change of its own: its ctime stays. It does not know
+//! what is made.
 
-use super::beside::{next_name, process_of};
+use super::beside::next_name;
 use super::node::Node;
 use crate::volume::Volume;
 use vfs::attributes::{APPEND, IMMUTABLE};
-use vfs::{Context, Errno, FsError, RenameMode, Result, SetAttr};
+use vfs::{Context, Errno, FileKind, Ino, RenameMode, Result, SetAttr};
 
 /// What is made and may still go wrong. Dropped before [`keep`](Draft::keep) it is gone.
 #[must_use = "who drops it takes away what was made"]
@@ -20,6 +21,8 @@ pub struct Draft<'a> {
     name: &'a [u8],
     /// The name that it has meanwhile, where the other one is taken.
     beside: Option<Vec<u8>>,
+    /// It has no name at all meanwhile.
+    nameless: Option<Ino>,
     /// What has the name now is ours, and nobody is to keep it.
     at_stake: bool,
 }
@@ -35,12 +38,12 @@ impl<'a> Draft<'a> {
         let beside = match taken {
             true => {
                 may_be_replaced(volume, parent, name)?;
-                Some(free_name(volume, parent)?)
+                Some(free_name(parent)?)
             }
             false => None,
         };
         // Nobody else makes anything by such a name.
-        Ok(Draft { volume, parent, name, at_stake: beside.is_some(), beside })
+        Ok(Draft { volume, parent, name, at_stake: beside.is_some(), beside, nameless: None })
     }
 
     /// Makes it, under the name that it is given.
@@ -53,6 +56,18 @@ impl<'a> Draft<'a> {
         Ok(made)
     }
 
+    /// Makes a regular file, which the caller holds until it is kept. Where the name is taken it has none until then.
+    pub fn make_file(&mut self, cx: &Context, perm: u16) -> Result<Node> {
+        let (fs, parent) = (self.volume.fs(), self.parent.ino());
+        if self.beside.is_none() {
+            let made = self.make(|name| fs.mknod(cx, parent, name, FileKind::File, perm, 0))?;
+            return Ok(Node::held(fs, made));
+        }
+        let made = Node::held(fs, fs.tmpfile(cx, parent, perm)?);
+        self.nameless = Some(made.ino());
+        Ok(made)
+    }
+
     /// What is lacking from here on is no reason for it to go, unless something else would go for it.
     pub fn is_good(&mut self) {
         self.at_stake = self.beside.is_some();
@@ -60,26 +75,27 @@ impl<'a> Draft<'a> {
 
     /// It stays, and has its name.
     pub fn keep(mut self) -> Result<()> {
-        let Some(beside) = self.beside.take() else {
+        let Some(beside) = self.beside.clone() else {
             self.at_stake = false;
             return Ok(());
         };
-        let put = self.parent.child(&beside).and_then(|made| {
-            self.put(&made, &beside)?;
-            Ok(made)
-        });
-        match put {
-            Ok(made) => {
-                self.at_stake = false;
-                // As it was before the rename.
-                let set = SetAttr { ctime: Some(made.attr.ctime), ..SetAttr::default() };
-                self.volume.fs().setattr(&Context::default(), made.ino(), &set).map(drop)
-            }
-            Err(error) => {
-                self.beside = Some(beside);
-                Err(error)
-            }
-        }
+        let made = self.named(&beside)?;
+        self.put(&made, &beside)?;
+        self.at_stake = false;
+        // As it was before the rename.
+        let set = SetAttr { ctime: Some(made.attr.ctime), ..SetAttr::default() };
+        self.volume.fs().setattr(&Context::default(), made.ino(), &set).map(drop)
+    }
+
+    /// What was made, under the name `beside`, and as it was before it got that.
+    fn named(&self, beside: &[u8]) -> Result<Node> {
+        let Some(ino) = self.nameless else { return self.parent.child(beside) };
+        let fs = self.volume.fs();
+        let ctime = fs.getattr(ino)?.ctime;
+        let named = fs.link(&Context::default(), ino, self.parent.ino(), beside)?;
+        let mut named = Node::held(fs, named);
+        named.attr.ctime = ctime;
+        Ok(named)
     }
 
     fn put(&self, made: &Node, beside: &[u8]) -> Result<()> {
@@ -127,35 +143,12 @@ fn may_be_replaced(volume: &Volume, parent: &Node, name: &[u8]) -> Result<()> {
     }
 }
 
-/// One that nothing in this directory has. What others left there, who were killed, goes.
-fn free_name(volume: &Volume, parent: &Node) -> Result<Vec<u8>> {
-    if volume.swept().insert(parent.ino()) {
-        sweep(volume, parent);
-    }
+/// One that nothing in this directory has.
+fn free_name(parent: &Node) -> Result<Vec<u8>> {
     loop {
         let name = next_name();
         if parent.child_if_any(&name)?.is_none() {
             return Ok(name);
-        }
-    }
-}
-
-/// Nobody else has the volume, so no other process makes anything there. What cannot be taken away stays.
-fn sweep(volume: &Volume, parent: &Node) {
-    let (fs, cx) = (volume.fs(), Context::default());
-    let own = Some(std::process::id());
-    for listed in parent.listing().0 {
-        let process = process_of(&listed.name);
-        if process.is_none() || process == own {
-            continue;
-        }
-        let gone = match fs.unlink(&cx, parent.ino(), &listed.name) {
-            Err(FsError::Posix(Errno::EISDIR)) => fs.rmdir(&cx, parent.ino(), &listed.name),
-            gone => gone,
-        };
-        if let Err(error) = gone {
-            let name = listed.name.escape_ascii();
-            tracing::warn!("{}: {name} is left over: {error}", volume.name().display());
         }
     }
 }

@@ -6,7 +6,6 @@
 //! written over but replaced, so that no name gets the content of another; what is replaced goes when
 //! what comes in its place is there.
 
-use super::beside::Swept;
 use super::copy::CopyRules;
 use super::draft::Draft;
 use super::fill::{self, FileAt};
@@ -72,7 +71,6 @@ pub struct Transfer<'v> {
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
     own_links: OwnLinks,
-    swept: Swept,
     /// What the volume lies in.
     image: Option<Ground>,
 }
@@ -88,7 +86,6 @@ impl<'v> Transfer<'v> {
             import_links: ImportLinks::new(&**volume.fs()),
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
-            swept: Swept::default(),
             image: None,
         }
     }
@@ -506,7 +503,6 @@ impl<'v> Transfer<'v> {
 
     /// In the place of what is there, which stays until the copy is whole.
     fn export_instead(&self, node: &Node, path: &[u8], at: &HostName<'_>) -> Result<()> {
-        let _busy = self.swept.enter(at.dir);
         let free = at.beside()?;
         let beside = HostName::new(at.dir, &free);
         let put = self.export_new(node, path, &beside, at).and_then(|()| {

@@ -207,7 +207,7 @@ impl HostDir {
     }
 
     /// Another descriptor of it, to be listed; it fails where only who may pass through is allowed to.
-    pub fn again(&self) -> io::Result<File> {
+    fn again(&self) -> io::Result<File> {
         open_at(&self.file, c".", LIST, 0)
     }
 

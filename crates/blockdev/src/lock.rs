@@ -5,7 +5,8 @@
 //! of what it reads is written. So two parts can be written at once that have no byte in common, and
 //! whoever knows `flock` alone keeps away.
 //!
-//! Where bytes cannot be locked a part counts as all of the image.
+//! Where bytes cannot be locked a part counts as all of the image. Who locks a part to write it needs a descriptor
+//! that can be written to; another one keeps writers away, and is refused if somebody reads the part at that time.
 
 use crate::Span;
 use std::fs::{File, TryLockError};
@@ -23,8 +24,9 @@ pub fn lock(file: &File, write: bool, part: Option<Span>) -> io::Result<()> {
     }
     all(false)?;
     match lock_bytes(file, write, part) {
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            let _ = file.unlock();
+        // The descriptor cannot be read.
+        Err(error) if is_busy(&error) || error.raw_os_error() == Some(libc::EBADF) => {
+            unlock(file);
             Err(error)
         }
         Err(_) => all(write),
@@ -42,19 +44,28 @@ fn busy() -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, "in use by another program")
 }
 
+fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
+}
+
 #[cfg(target_os = "linux")]
-fn set(file: &File, kind: libc::c_int, part: Option<Span>) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
+fn of_bytes(kind: libc::c_int, part: Option<Span>) -> io::Result<libc::flock> {
     // A length of 0 is all behind the start.
     let Span { start, len } = part.unwrap_or(Span { start: 0, len: 0 });
     let offset = |bytes: u64| libc::off_t::try_from(bytes).map_err(io::Error::other);
-    let lock = libc::flock {
+    Ok(libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: offset(start)?,
         l_len: offset(len)?,
         l_pid: 0,
-    };
+    })
+}
+
+#[cfg(target_os = "linux")]
+fn set(file: &File, kind: libc::c_int, part: Option<Span>) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let lock = of_bytes(kind, part)?;
     // SAFETY: fcntl reads the structure, which outlives the call.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
         return Ok(());
@@ -65,9 +76,32 @@ fn set(file: &File, kind: libc::c_int, part: Option<Span>) -> io::Result<()> {
     }
 }
 
+/// Refuses bytes that somebody else has, also to read them.
+#[cfg(target_os = "linux")]
+fn nobody_has(file: &File, part: Option<Span>) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let mut lock = of_bytes(libc::F_WRLCK, part)?;
+    // SAFETY: fcntl reads and writes the structure, which outlives the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
+        0 if lock.l_type == libc::F_UNLCK as libc::c_short => Ok(()),
+        0 => Err(busy()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn lock_bytes(file: &File, write: bool, part: Option<Span>) -> io::Result<()> {
-    set(file, if write { libc::F_WRLCK } else { libc::F_RDLCK }, part)
+    if !write {
+        return set(file, libc::F_RDLCK, part);
+    }
+    match set(file, libc::F_WRLCK, part) {
+        // It cannot be written to. In this order nobody who came before is missed.
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
+            set(file, libc::F_RDLCK, part)?;
+            nobody_has(file, part)
+        }
+        locked => locked,
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -137,6 +171,31 @@ mod tests {
             lock(&open(), true, None).unwrap_or_else(|e| panic!("{told}: {e}"));
             drop((holder, copy, other));
         }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Who may only read is no reason to ask for all of the image.
+    #[test]
+    fn a_descriptor_that_is_only_read_locks_its_part_too() {
+        let path = std::env::temp_dir().join(format!("blockdev-read-{}", std::process::id()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let open = || options.open(&path).unwrap();
+        let (first, reads) = (open(), File::open(&path).unwrap());
+        lock(&first, true, FIRST).unwrap();
+        let busy = |file: &File, wish: Wish| {
+            assert!(is_busy(&lock(file, wish.0, wish.1).unwrap_err()), "{wish:?}");
+        };
+        busy(&reads, (true, ACROSS));
+        lock(&reads, true, SECOND).unwrap();
+        busy(&open(), (true, SECOND));
+        unlock(&reads);
+        let reader = open();
+        lock(&reader, false, SECOND).unwrap();
+        busy(&reads, (true, SECOND));
+        unlock(&reader);
+        // Who was refused holds nothing.
+        lock(&open(), true, SECOND).unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -8,9 +8,9 @@ use crate::error::{Cause, Error, Result};
 use blockdev::Span;
 use btrfs_disk::superblock::COPIES;
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What keeps others away from something that is about to be written over.
 #[derive(Debug)]
@@ -45,21 +45,39 @@ pub fn claim(file: &File, path: &Path) -> Result<Claim> {
     }
     // What else has the same bytes: who reads by way of that has a lock of that.
     let all: Vec<&Path> = lower.iter().map(|(at, _)| at.as_path()).chain([path]).collect();
-    let mut over = below::partitions(path);
-    over.extend(in_use::devices_over(path, None).into_iter().map(|(device, _)| device));
-    for (lower, part) in &lower {
-        over.extend(in_use::devices_over(lower, *part).into_iter().map(|(device, _)| device));
-    }
-    for device in over.iter().filter(|device| !all.iter().any(|own| below::same(own, device))) {
-        claim.add(device, None, path)?;
+    let mut over: Vec<_> = below::partitions(path).into_iter().map(|there| (there, None)).collect();
+    over.extend(over_part(path, None));
+    lower.iter().for_each(|(lower, part)| over.extend(over_part(lower, *part)));
+    for (device, part) in over {
+        if !all.iter().any(|own| below::same(own, &device)) {
+            claim.add(&device, part, path)?;
+        }
     }
     Ok(claim)
+}
+
+/// The loop devices over `part` of `lower`, each with the part of its own bytes that is meant, if not all.
+fn over_part(lower: &Path, part: Option<Span>) -> Vec<(PathBuf, Option<Span>)> {
+    let own = |(device, has): (PathBuf, Span)| {
+        let part = part.filter(|part| !part.contains(has)).map(|part| {
+            let start = part.start.max(has.start);
+            Span { start: start - has.start, len: part.end().min(has.end()) - start }
+        });
+        (device, part)
+    };
+    in_use::devices_over(lower, part).into_iter().map(own).collect()
+}
+
+/// A part can only be locked to be written by who may write.
+fn open(path: &Path, part: Option<Span>) -> io::Result<File> {
+    let writes = part.map(|_| File::options().read(true).write(true).open(path));
+    writes.and_then(io::Result::ok).map_or_else(|| File::open(path), Ok)
 }
 
 impl Claim {
     /// Of what may not be read nobody can be asked.
     fn add(&mut self, other: &Path, part: Option<Span>, path: &Path) -> Result<()> {
-        let Ok(file) = File::open(other) else { return Ok(()) };
+        let Ok(file) = open(other, part) else { return Ok(()) };
         let who = || format!("{} has the same bytes, and is in use", other.display());
         alone(&file, part, path, who)?;
         self.others.push(file);

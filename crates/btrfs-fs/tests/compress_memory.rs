@@ -1,4 +1,5 @@
-//! Content that is compressed takes a bounded amount of memory, however many files are written back at a time.
+//! Content that is compressed takes a bounded amount of memory, however many files are written back at a time, and
+//! what does not get smaller is stored no worse for that.
 
 mod common;
 mod memory;
@@ -15,8 +16,10 @@ const MIB: usize = 1 << 20;
 const FILES: usize = 24;
 /// What one of them has to compress, and may compress at a time.
 const LEN: usize = 8 * MIB;
-/// Content under way by all callers together, and one piece by each; twice, since streams lie beside it.
-const BOUND: usize = 2 * (32 * MIB + FILES * (128 << 10));
+/// Four pieces: one after the other is tried, until one does not get smaller.
+const GROUP: usize = 512 << 10;
+/// Content under way by all callers together, and one group by each; twice, since streams lie beside it.
+const BOUND: usize = 2 * (32 * MIB + FILES * GROUP);
 /// Trees, logs and what the test itself takes.
 const REST: usize = 24 * MIB;
 
@@ -51,13 +54,21 @@ impl RequestHook for Gathered {
     }
 }
 
-/// It gets smaller, but not by much.
-fn content(seed: u64) -> Vec<u8> {
+fn incompressible(seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     testkit::ops::Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// It gets smaller, but not by much.
+fn compressible(seed: u64) -> Vec<u8> {
+    let mut bytes = incompressible(seed);
     bytes.iter_mut().for_each(|byte| *byte &= 0x7f);
     bytes
 }
+
+/// Memory is the process's: the tests take turns.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn open(device: Arc<Hooked<SimDevice, Gathered>>) -> BtrfsFs {
     let compress =
@@ -68,13 +79,9 @@ fn open(device: Arc<Hooked<SimDevice, Gathered>>) -> BtrfsFs {
     BtrfsFs::open_device(device, options).expect("mount")
 }
 
-#[test]
-fn many_files_that_are_synced_at_once_take_bounded_memory() {
-    let below = SimDevice::new(Image::zeros(1 << 30));
-    btrfs_image::mkfs::make(&below, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
-    let device = Arc::new(Hooked { below, hook: Gathered::default() });
-    let fs = open(device.clone());
-    let file = |i: usize| new_file(&fs, &format!("{i}"), b"x");
+/// Files of that content, all of which are synced at once.
+fn all_synced(fs: &BtrfsFs, hook: &Gathered, content: fn(u64) -> Vec<u8>) -> Vec<Ino> {
+    let file = |i: usize| new_file(fs, &format!("{i}"), b"x");
     let files: Vec<Ino> = (0..FILES).map(file).collect();
     fs.sync().expect("sync");
     for (i, file) in files.iter().enumerate() {
@@ -83,20 +90,34 @@ fn many_files_that_are_synced_at_once_take_bounded_memory() {
             fs.write(&CX, *file, n as u64 * 65_536, part, Default::default()).expect("write");
         }
     }
-    let compressed = || stat(&fs, "data.compressed_content_bytes");
-    assert_eq!(compressed(), 0, "nothing is written back before somebody asks");
+    assert_eq!(compressed(fs), 0, "nothing is written back before somebody asks");
     let before = memory::now();
     std::thread::scope(|scope| {
         for (i, file) in files.iter().enumerate() {
-            let (fs, thread) = (&fs, std::thread::Builder::new().name(format!("fsync-{i}")));
+            let thread = std::thread::Builder::new().name(format!("fsync-{i}"));
             let sync = move || fs.fsync(*file, false).expect("fsync");
             thread.spawn_scoped(scope, sync).expect("a thread");
         }
     });
-    let more = device.hook.bytes.load(Ordering::Relaxed) - before;
+    let more = hook.bytes.load(Ordering::Relaxed).saturating_sub(before);
     println!("{} MiB more, of {} allowed", more / MIB, (BOUND + REST) / MIB);
-    assert_eq!(compressed(), (FILES * LEN) as u64);
     assert!(more < BOUND + REST, "{more} bytes more than before");
+    files
+}
+
+fn compressed(fs: &BtrfsFs) -> u64 {
+    stat(fs, "data.compressed_content_bytes")
+}
+
+/// A new volume with such files; `look` is shown it before it is judged.
+fn beside_each_other(content: fn(u64) -> Vec<u8>, look: impl FnOnce(&BtrfsFs, &[Ino])) {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let below = SimDevice::new(Image::zeros(1 << 30));
+    btrfs_image::mkfs::make(&below, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
+    let device = Arc::new(Hooked { below, hook: Gathered::default() });
+    let fs = open(device.clone());
+    let files = all_synced(&fs, &device.hook, content);
+    look(&fs, &files);
     for (i, file) in files.iter().enumerate() {
         let mut read = vec![0; LEN];
         assert_eq!(fs.read(*file, 0, &mut read).expect("read"), LEN);
@@ -105,4 +126,21 @@ fn many_files_that_are_synced_at_once_take_bounded_memory() {
     fs.destroy().expect("close");
     drop(fs);
     common::check_device(device, true, btrfs_check::Severity::Warning);
+}
+
+#[test]
+fn many_files_that_are_synced_at_once_take_bounded_memory() {
+    beside_each_other(compressible, |fs, _| assert_eq!(compressed(fs), (FILES * LEN) as u64));
+}
+
+/// Nor does it become short extents because others have much to compress.
+#[test]
+fn what_does_not_get_smaller_is_stored_in_extents_of_a_group() {
+    beside_each_other(incompressible, |fs, files| {
+        assert_eq!(compressed(fs), 0);
+        let first = |file: &Ino| fs.stored(*file).expect("it is a file")[0].len as usize;
+        let short = files.iter().map(first).filter(|len| *len < GROUP).count();
+        // Some lie at the end of a block group.
+        assert!(short < FILES / 4, "{short} of {FILES} begin with a short extent");
+    });
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariants: what is made here is worth something only while the content is what was copied;
 //! whoever stores it looks (`Packed::agrees`). What one caller has under way is [`MOST`] bytes, what all
-//! have [`ALL`] and a piece each ([`Room`]); copies and streams together are at most twice that.
+//! have [`ALL`] and a group of pieces each ([`Room`]); copies and streams together are at most twice that.
 //!
 //! As the kernel does, content is cut in pieces of 128 KiB, and where one of [`GROUP`] does not get
 //! smaller, those behind it in the group are not tried. What it does not know: extents.
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Content that is compressed ahead at a time, in bytes.
 /// Chosen, not measured: as much as one operation stores at once (`btrfs_txn::BATCH`).
 pub(super) const MOST: u64 = 8 << 20;
-/// The same, by all callers together. Who comes when that is under way waits for nobody: he has one piece at a time.
+/// The same, by all callers together. Who comes when that is under way waits for nobody: he has one group at a time.
 const ALL: u64 = 4 * MOST;
 /// Inodes that are looked at for that.
 /// Chosen, not measured.
@@ -182,10 +182,11 @@ impl Room {
         self.0.load(Ordering::Relaxed) >= ALL
     }
 
-    /// For `wanted` bytes, or for as many whole pieces as there is room for: one in any case.
+    /// For `wanted` bytes, or for as many whole groups as there is room for: one in any case. With less, each
+    /// piece that does not get smaller would be tried, and become an extent of its own.
     fn claim(&self, wanted: u64) -> Claim {
-        let piece = MAX_UNCOMPRESSED as u64;
-        let allowed = |used: u64| wanted.min((ALL.saturating_sub(used) / piece * piece).max(piece));
+        let group = (GROUP * MAX_UNCOMPRESSED) as u64;
+        let allowed = |used: u64| wanted.min((ALL.saturating_sub(used) / group * group).max(group));
         let take = |used: u64| Some(used + allowed(used));
         let used = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         Claim { bytes: used.map_or_else(|used| used, allowed), all: self.0.clone() }
@@ -369,5 +370,25 @@ struct Taken<'h>(usize, &'h Helpers);
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.1.free.fetch_add(self.0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_when_all_room_is_taken_has_a_group_and_no_more() {
+        let (room, group) = (Room::default(), (GROUP * MAX_UNCOMPRESSED) as u64);
+        let mut claims: Vec<Claim> = (0..4).map(|_| room.claim(MOST)).collect();
+        assert!(claims.iter().all(|claim| claim.bytes == MOST) && room.is_full());
+        claims.extend([room.claim(MOST), room.claim(MOST)]);
+        assert_eq!([claims[4].bytes, claims[5].bytes], [group; 2]);
+        assert_eq!(room.claim(4096).bytes, 4096, "nobody has more than he wants");
+        claims.clear();
+        let most = room.claim(ALL - group - MAX_UNCOMPRESSED as u64);
+        assert_eq!(room.claim(MOST).bytes, group, "no part of a second one");
+        drop(most);
+        assert_eq!(room.0.load(Ordering::Relaxed), 0);
     }
 }

@@ -44,6 +44,12 @@ pub(crate) fn close(engine: &Engine) -> Result<()> {
     }
 }
 
+/// For who has not closed it himself.
+pub(crate) fn failed(errno: i32) -> FsError {
+    let source = std::io::Error::from_raw_os_error(errno);
+    FsError::Io { context: "closing the volume".into(), source }
+}
+
 /// All content is in its place when this returns, but for what found no room; or nothing of what came
 /// after the last commit is kept. Who leaves a command's changes without some of their content
 /// has emptied the files that it was to be written over.
@@ -111,7 +117,11 @@ fn erase_unnamed(engine: &Engine) {
 
 #[cfg(test)]
 mod tests {
-    use crate::reserve::tests::volume;
+    use crate::reserve::tests::{volume, volume_with};
+    use crate::{Injection, Options};
+    use std::sync::Mutex;
+    use std::sync::mpsc::{channel, sync_channel};
+    use std::time::Duration;
     use vfs::{Context, FileKind, FileSystem};
 
     /// Somebody has passed all that keeps others from beginning to change something, waits, and ends when the last
@@ -139,5 +149,55 @@ mod tests {
             fs.destroy()
         });
         assert_eq!(told.expect_err("it is in no commit").errno(), libc::EROFS);
+    }
+
+    /// Returns when the thread of that name was seen asleep at two looks in a row.
+    fn until_asleep(name: &str) {
+        let mut looks = 0;
+        for _ in 0..6000 {
+            std::thread::sleep(Duration::from_millis(10));
+            let tasks = std::fs::read_dir("/proc/self/task").expect("procfs").flatten();
+            let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat"));
+            let mut stats = tasks.filter_map(|task| stat(task).ok());
+            let sleeps = stats.any(|stat| stat.contains(&format!("({name}) S")));
+            looks = if sleeps { looks + 1 } else { 0 };
+            if looks == 2 {
+                return;
+            }
+        }
+        panic!("{name} does not wait");
+    }
+
+    /// One is held at the end of the last commit, behind which comes a change of who asked before whether he may, and
+    /// another waits to close the volume.
+    #[test]
+    fn who_closes_it_beside_another_hears_what_that_one_heard() {
+        let ((tell, told), (go, goes)) = (channel(), sync_channel::<()>(1));
+        let goes = Mutex::new(Some(goes));
+        let look = move || {
+            if std::thread::current().name() == Some("first") {
+                let goes = goes.lock().expect("no panic").take().expect("one commit");
+                tell.send(()).expect("somebody listens");
+                let _ = goes.recv_timeout(Duration::from_secs(60));
+            }
+        };
+        let injection = Injection::after_commit(look);
+        let fs = volume_with(Options { background: false, injection, ..Options::default() });
+        std::thread::scope(|scope| {
+            let closer = |name: &str| {
+                let thread = std::thread::Builder::new().name(name.into());
+                thread.spawn_scoped(scope, || fs.destroy()).expect("a thread")
+            };
+            let first = closer("first");
+            told.recv_timeout(Duration::from_secs(60)).expect("it commits");
+            let second = closer("second-closer");
+            until_asleep("second-closer");
+            fs.engine.label.set(&[b'x'; 256]);
+            go.send(()).expect("it is held");
+            first.join().expect("no panic").expect("close");
+            second.join().expect("no panic").expect("it is closed");
+        });
+        assert_eq!(fs.read_only_reason(), None, "nobody wrote behind the end");
+        assert_eq!(fs.destroy().expect_err("it is closed").errno(), libc::EROFS);
     }
 }

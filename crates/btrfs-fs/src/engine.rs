@@ -31,8 +31,8 @@ use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::TreeId;
 use btrfs_txn::{Core, Root};
 use locks::{Mutex, MutexGuard, Rank, RwLockWriteGuard};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use vfs::{FsError, Ino, Result, Stat};
 
 pub(crate) struct Engine {
@@ -61,7 +61,8 @@ pub(crate) struct Engine {
     pub(crate) scrubber: Scrubber,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
-    pub closed: AtomicBool,
+    /// How closing it went, once it is over: the number of the error.
+    pub(crate) closed: OnceLock<std::result::Result<(), i32>>,
     /// That has begun: who changes something from now on may be in no commit.
     pub(crate) last_commit: AtomicBool,
     pub(crate) unsettled: Arc<Unsettled>,
@@ -139,7 +140,7 @@ impl Engine {
             cleaner,
             balancer,
             rename_lock: Mutex::new(Rank::Rename, ()),
-            closed: AtomicBool::new(false),
+            closed: OnceLock::new(),
             last_commit: AtomicBool::new(false),
             unsettled: Arc::default(),
             tickets: Tickets::default(),

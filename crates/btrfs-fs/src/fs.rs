@@ -35,7 +35,7 @@ pub struct BtrfsFs {
 impl BtrfsFs {
     /// The engine is open: after `destroy` nothing works any more.
     pub(crate) fn open(&self) -> Result<&Engine> {
-        if self.engine.closed.load(Ordering::Acquire) {
+        if self.engine.closed.get().is_some() {
             return Err(FsError::ReadOnly("the volume is closed".into()));
         }
         if self.engine.core.health.is_shut_down() {
@@ -529,17 +529,20 @@ impl FileSystem for BtrfsFs {
     }
 
     fn destroy(&self) -> Result<()> {
-        let engine = match self.open() {
-            Err(_) if self.engine.core.health.is_shut_down() => &self.engine,
-            other => other?,
-        };
+        if !self.engine.core.health.is_shut_down() {
+            self.open()?;
+        }
         self.beside.end(&self.engine);
         let mut background = self.background.lock();
+        // Who came to close it beside somebody who did hears what that one heard.
+        if let Some(how) = self.engine.closed.get() {
+            return how.map_err(crate::close::failed);
+        }
         drop(background.take());
-        let result = crate::close::close(engine);
-        self.engine.closed.store(true, Ordering::Release);
+        let result = crate::close::close(&self.engine);
+        let _only_once = self.engine.closed.set(result.as_ref().copied().map_err(FsError::errno));
         // Nor does who is inside still, be it that a read finds a bad copy.
-        engine.core.volume.stop_writing();
+        self.engine.core.volume.stop_writing();
         result
     }
 }

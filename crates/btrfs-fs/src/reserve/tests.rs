@@ -14,6 +14,13 @@ pub(crate) fn volume(mib: u64, node_size: u32) -> BtrfsFs {
     volume_on(Arc::new(MemDevice::new(mib << 20)), node_size)
 }
 
+/// The same of some size, opened with these options.
+pub(crate) fn volume_with(options: Options) -> BtrfsFs {
+    let device = Arc::new(MemDevice::new(128 << 20));
+    btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
+    BtrfsFs::open_device(device, options).expect("open")
+}
+
 /// The same on a device.
 pub(crate) fn volume_on(device: Arc<dyn BlockDevice>, node_size: u32) -> BtrfsFs {
     let options = btrfs_image::mkfs::MkfsOptions {

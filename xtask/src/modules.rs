@@ -185,7 +185,7 @@ const FS: Table = &[
         ],
     ),
     ("close", &["refusals", "writeback", "engine"]),
-    ("beside", &["engine"]),
+    ("beside", &["engine", "error"]),
     (
         "fs",
         &[

@@ -23,15 +23,19 @@ impl BtrfsFs {
     }
 
     /// Ends `still`, and goes on with a balance that it paused. What refuses writes for other reasons
-    /// goes on to do so.
-    pub fn writable_again(&self) {
+    /// goes on to do so. EROFS: the volume is being closed, or was, and stays as it is.
+    pub fn writable_again(&self) -> Result<()> {
         let _one = self.background.lock();
-        let Ok(engine) = self.open() else { return };
-        if engine.core.health.stays_open().is_err() {
-            return;
-        }
+        let engine = self.open()?;
+        engine.core.health.stays_open().fs()?;
         remount::writable_again(engine);
         self.go_on_with_balance();
+        Ok(())
+    }
+
+    /// Whether somebody has begun to close the volume: it will be neither still nor writable again.
+    pub fn is_being_closed(&self) -> bool {
+        self.engine.core.health.stays_open().is_err()
     }
 
     /// With one that was paused because the mount was to be still.
@@ -41,5 +45,26 @@ impl BtrfsFs {
         {
             tracing::error!(%error, "a balance stays paused");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::reserve::tests::volume;
+    use vfs::FileSystem;
+
+    #[test]
+    fn what_is_being_closed_says_that_it_is_not_writable_again() {
+        let fs = volume(128, 16384);
+        fs.still().expect("still");
+        fs.writable_again().expect("it is open");
+        fs.still().expect("still");
+        assert!(!fs.is_being_closed());
+        fs.beside.end(&fs.engine);
+        assert!(fs.is_being_closed());
+        let told = fs.writable_again().expect_err("it is being closed");
+        assert_eq!((told.errno(), fs.is_still()), (libc::EROFS, true));
+        fs.destroy().expect("close");
+        assert_eq!(fs.writable_again().expect_err("it is closed").errno(), libc::EROFS);
     }
 }

@@ -130,7 +130,7 @@ fn a_balance_rests_while_the_mount_is_still() {
     let seen = BtrfsFs::open_device(now, options).expect("mount");
     assert_eq!(state(&seen), BalanceState::Paused, "others find it as well");
     drop(seen);
-    fs.writable_again();
+    fs.writable_again().expect("it is open");
     ends(&fs);
     close(device, fs);
 }
@@ -148,7 +148,7 @@ fn what_was_paused_before_stays_paused() {
         paused.join().expect("no panic").expect("pause");
     });
     fs.still().expect("still");
-    fs.writable_again();
+    fs.writable_again().expect("it is open");
     assert_eq!(state(&fs), BalanceState::Paused);
     fs.cancel_balance().expect("cancel");
     close(device, fs);
@@ -312,12 +312,12 @@ fn a_mount_is_still_when_no_trim_or_resize_goes_on() {
     let (device, fs) = a_volume();
     refused(ended_by((&device, &fs), "trim", trimmed, BtrfsFs::still));
     assert!(fs.is_still());
-    fs.writable_again();
+    fs.writable_again().expect("it is open");
     trimmed(&fs).expect("trim");
     let total = behind_which_the_file_lies(&fs);
     refused(ended_by((&device, &fs), "resize", |fs| fs.resize(total), BtrfsFs::still));
     assert!(fs.is_still());
-    fs.writable_again();
+    fs.writable_again().expect("it is open");
     fs.resize(total).expect("resize");
     close(device, fs);
 }

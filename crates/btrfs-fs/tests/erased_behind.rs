@@ -222,7 +222,7 @@ fn a_volume_may_close_stop_or_be_still_in_the_middle() {
     assert_eq!(left(&fs), waits, "and no step taken");
     drop(before);
     common::assert_sound(&image.path);
-    fs.writable_again();
+    fs.writable_again().expect("it is open");
     wait_until_erased(&fs);
 
     in_pieces(&fs, "large", EXTENTS);

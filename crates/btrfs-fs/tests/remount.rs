@@ -46,7 +46,7 @@ fn nothing_is_written_until_it_is_writable_again() {
     drop(now);
     let free = |fs: &btrfs_fs::BtrfsFs| fs.statfs().unwrap().blocks_free;
     let waiting = free(&fs);
-    fs.writable_again();
+    fs.writable_again().unwrap();
     fs.sync().unwrap();
     assert!(free(&fs) > waiting, "what waited is erased");
     fs.write(&CX, kept, 0, b"x", Default::default()).unwrap();
@@ -88,7 +88,7 @@ fn bad_copies_stay_as_they_are() {
     assert_eq!(fs.read(file, 0, &mut content).unwrap(), 4096);
     assert_eq!(content, [7; 4096]);
     assert!(std::fs::read(&image.path).unwrap() == bytes, "the image changed");
-    fs.writable_again();
+    fs.writable_again().unwrap();
     fs.read(file, 0, &mut content).unwrap();
     assert_eq!(std::fs::read(&image.path).unwrap()[at], 7, "and now it is repaired");
     close_and_judge(&image, fs);
@@ -364,7 +364,7 @@ fn what_goes_on_in_the_background_sleeps_meanwhile() {
     let spent = ticks("spinney-commit") - before;
     assert!(spent < 5, "{spent} ticks in half a second");
     let nodes = fs.statfs().unwrap().blocks_free;
-    fs.writable_again();
+    fs.writable_again().unwrap();
     until("the rescan goes on", || !rescans(&fs));
     until("the deletion goes on", || fs.statfs().unwrap().blocks_free > nodes);
     fs.destroy().unwrap();

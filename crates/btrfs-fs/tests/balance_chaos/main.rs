@@ -229,7 +229,7 @@ impl Mount<'_> {
         if self.fs.is_still() {
             assert_eq!(written, 0, "writes while the mount is read-only");
         }
-        self.fs.writable_again();
+        self.fs.writable_again().expect("it is open");
     }
 }
 

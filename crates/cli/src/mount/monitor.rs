@@ -55,6 +55,13 @@ impl Monitor {
         Ok(Monitor { lookups: Line::new(lookups), mounts: Line::new(mounts) })
     }
 
+    /// That answers nothing.
+    #[cfg(test)]
+    pub(super) fn of_nobody() -> Monitor {
+        let line = || Line::new(UnixStream::pair().expect("a pair").0);
+        Monitor { lookups: line(), mounts: line() }
+    }
+
     /// The mount that is served, by its `major:minor`. The first word of it counts.
     pub fn serves(&self, number: &str) {
         let _ = self.mounts.ask(&format!("serves {number}"));

@@ -98,7 +98,7 @@ impl Follower {
                 fs.still().map_err(|e| e.to_string())?;
                 tracing::info!("remounted read-only: all is on the medium, nothing is written");
             }
-            (false, true) => writable(&fs),
+            (false, true) => writable(&fs)?,
             (false, false) => {
                 if let Some(why) = fs.read_only_reason() {
                     tracing::warn!("the mount is writable for the kernel, but not here: {why}");
@@ -107,6 +107,13 @@ impl Follower {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Why it cannot do as the table says, unless the volume is being closed: then nothing else becomes of it.
+    fn failed_to_follow(&self) -> Option<String> {
+        let why = self.follow().err()?;
+        let stays = self.fs.upgrade().is_some_and(|fs| !fs.is_being_closed());
+        stays.then_some(why)
     }
 
     /// Nothing keeps the kernel from mounting an image by a further loop device.
@@ -124,9 +131,12 @@ impl Follower {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fs) = self.fs.upgrade() else { return Err("it is being closed".into()) };
         if fs.is_still() {
-            writable(&fs);
+            writable(&fs)?;
         }
-        fs.read_only_reason().map_or(Ok(()), Err)
+        match fs.is_being_closed() {
+            true => Err("it is being closed".into()),
+            false => fs.read_only_reason().map_or(Ok(()), Err),
+        }
     }
 
     pub fn is_still(&self) -> bool {
@@ -145,7 +155,7 @@ impl Follower {
                 break error;
             }
             self.yield_to_kernel();
-            if let Err(why) = self.follow() {
+            if let Some(why) = self.failed_to_follow() {
                 tracing::error!("remounted read-only: {why}");
             }
         };
@@ -163,9 +173,10 @@ fn note_access_times(seen: &mut Option<libc::c_ulong>, now: libc::c_ulong) {
     }
 }
 
-fn writable(fs: &BtrfsFs) {
-    fs.writable_again();
+fn writable(fs: &BtrfsFs) -> std::result::Result<(), String> {
+    fs.writable_again().map_err(|e| e.to_string())?;
     tracing::info!("remounted read-write");
+    Ok(())
 }
 
 /// The helper's side: remounts what is on `point`, with `options`.
@@ -240,4 +251,50 @@ fn tell_kernel(
         return Err(about(format!("remounting: {what}")));
     }
     ask(FOLLOW).map_err(|why| about(format!("remounted, but {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::mount::COMMAND;
+    use btrfs_fs::Options;
+    use vfs::FileSystem;
+
+    /// Of some mount of this machine, with a volume of its own. Answers whether that mount is read-only.
+    fn follower() -> (Follower, Arc<BtrfsFs>, bool) {
+        let device = Arc::new(blockdev::MemDevice::new(128 << 20));
+        btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
+        let options = Options { background: false, ..Options::default() };
+        let fs = Arc::new(BtrfsFs::open_device(device, options).expect("open"));
+        let table = mounts::Watch::new().and_then(|table| table.all()).expect("a table");
+        let (number, ro) = (table[0].device.clone(), table[0].is_read_only());
+        let options = MountOptions::listed_in(COMMAND.help);
+        let monitor = Arc::new(Monitor::of_nobody());
+        let follower = Follower::new(Arc::downgrade(&fs), monitor, number, options);
+        (follower.expect("a table"), fs, ro)
+    }
+
+    #[test]
+    fn what_is_being_closed_is_not_prepared_for_writers() {
+        let (follower, fs, _) = follower();
+        fs.still().expect("still");
+        follower.asked(PREPARE).expect("it is open");
+        assert!(!fs.is_still());
+        fs.still().expect("still");
+        fs.destroy().expect("close");
+        let why = follower.asked(PREPARE).expect_err("it is closed");
+        assert!(why.contains("closed"), "{why}");
+    }
+
+    /// Who asked for it hears that it could not be done, and the log does not call it an error.
+    #[test]
+    fn what_is_being_closed_follows_no_remount_and_is_silent() {
+        let (follower, fs, ro) = follower();
+        if !ro {
+            fs.still().expect("still");
+        }
+        fs.destroy().expect("close");
+        assert!(follower.asked(FOLLOW).expect_err("it is closed").contains("closed"));
+        assert_eq!(follower.failed_to_follow(), None);
+    }
 }

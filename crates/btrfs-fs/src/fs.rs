@@ -543,6 +543,7 @@ impl FileSystem for BtrfsFs {
         let _only_once = self.engine.closed.set(result.as_ref().copied().map_err(FsError::errno));
         // Nor does who is inside still, be it that a read finds a bad copy.
         self.engine.core.volume.stop_writing();
+        self.engine.committer.let_go();
         result
     }
 }

@@ -56,6 +56,8 @@ fn run(committer: &Weak<Committer>, interval: Duration) {
                 committer.commit_at(Urgency::Background)
             }
         };
+        // Where none was made, be it that the mount is still.
+        committer.free_retired();
         went_well = result.is_ok();
         if !goes_on(&committer, result) {
             return;

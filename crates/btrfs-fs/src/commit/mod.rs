@@ -215,6 +215,17 @@ impl Committer {
         Ok(())
     }
 
+    /// Gives back what was kept for who read it, where nobody does any more, without a commit.
+    fn free_retired(&self) {
+        let mut throttle = Throttle::new(&self.core, Urgency::Background);
+        self.retired.free(None, || throttle.pause());
+    }
+
+    /// What is kept for who reads it is his, once there are no commits any more.
+    pub(crate) fn let_go(&self) {
+        self.retired.let_go();
+    }
+
     /// Waits for its turn to commit; unless it has `own` work, another's commit may have served it.
     fn in_turn(
         &self,
@@ -262,11 +273,19 @@ impl Committer {
             self.reservations.limits.all_landed();
         }
         drop(turn);
-        let landed = result?;
+        if let Ok(landed) = &result {
+            self.behind(*landed, urgency);
+        }
+        result.map_err(FsError::from)
+    }
+
+    /// What is done once everything is durable. Nobody waits for this commit any more but who made it.
+    fn behind(&self, landed: Flushed, urgency: Urgency) {
         if let Some(afterwards) = self.afterwards.get() {
             afterwards(landed);
         }
-        Ok(landed)
+        let mut throttle = Throttle::new(&self.core, urgency);
+        self.retired.wait(|| throttle.pause());
     }
 
     /// Where nothing is written: all is durable, or what came too late for that is not, and will not be.

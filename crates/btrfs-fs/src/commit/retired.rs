@@ -4,8 +4,10 @@
 //! operation that began before the commit was published and ended behind it took a tenth of a
 //! second. So it is kept here until no reader has it.
 //!
-//! Invariant: what was given here is freed by a caller of `free`, or with the committer. It does not know
-//! who reads.
+//! Invariants: what was given here is freed by who calls here, or with the committer; what somebody reads for long
+//! is waited for once, and never by who has the turn to commit.
+//!
+//! It does not know who reads.
 
 use btrfs_txn::delta::Delta;
 use locks::{Mutex, Rank};
@@ -13,51 +15,80 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Readers of a moment are waited for, and no others: somebody waits for the commit. What those
-/// that stay longer have is the next commit's to free.
+/// that stay longer have is the next commit's to free, or the driver's.
 const TRIES: u32 = 20;
 const BETWEEN: Duration = Duration::from_micros(100);
 
 pub(super) struct Retired {
-    deltas: Mutex<Vec<Arc<Delta>>>,
+    deltas: Mutex<Deltas>,
+}
+
+#[derive(Default)]
+struct Deltas {
+    /// Nobody has waited for their readers yet.
+    new: Vec<Arc<Delta>>,
+    old: Vec<Arc<Delta>>,
 }
 
 impl Default for Retired {
     fn default() -> Retired {
-        Retired { deltas: Mutex::new(Rank::Leaf, Vec::new()) }
+        Retired { deltas: Mutex::new(Rank::Leaf, Deltas::default()) }
     }
 }
 
 impl Retired {
-    /// `new` is no longer needed. Frees it, and what was left before, where no reader has it,
-    /// calling `rest` now and then.
+    /// `new` is no longer needed. Frees what no reader has, calling `rest` now and then; waits for nobody.
     pub(super) fn free(&self, new: Option<Arc<Delta>>, mut rest: impl FnMut()) {
-        let mut all = std::mem::take(&mut *self.deltas.lock());
+        let Deltas { new: mut all, old } = std::mem::take(&mut *self.deltas.lock());
         all.extend(new);
-        for delta in all {
-            match alone(delta) {
-                Ok(delta) => delta.free(&mut rest),
-                Err(read) => self.deltas.lock().push(read),
+        let (new, old) = (unread(all, &mut rest), unread(old, &mut rest));
+        self.keep(Deltas { new, old });
+    }
+
+    /// Frees what came since the last time, waiting a moment for readers. The caller has no turn to commit.
+    pub(super) fn wait(&self, rest: impl FnMut()) {
+        self.wait_by(rest, || std::thread::sleep(BETWEEN));
+    }
+
+    fn wait_by(&self, mut rest: impl FnMut(), mut pause: impl FnMut()) {
+        let mut new = std::mem::take(&mut self.deltas.lock().new);
+        for _ in 0..TRIES {
+            new = unread(new, &mut rest);
+            if new.is_empty() {
+                return;
             }
+            pause();
         }
+        self.keep(Deltas { new: Vec::new(), old: unread(new, &mut rest) });
+    }
+
+    /// Nobody frees anything here any more: who reads still may do so.
+    pub(super) fn let_go(&self) {
+        let all = std::mem::take(&mut *self.deltas.lock());
+        drop(all);
+    }
+
+    fn keep(&self, read: Deltas) {
+        let mut deltas = self.deltas.lock();
+        deltas.new.extend(read.new);
+        deltas.old.extend(read.old);
     }
 }
 
-/// What nobody else has, or will not have in a moment.
-fn alone<T>(mut shared: Arc<T>) -> Result<T, Arc<T>> {
-    for _ in 0..TRIES {
-        match Arc::try_unwrap(shared) {
-            Ok(own) => return Ok(own),
-            Err(again) => shared = again,
-        }
-        std::thread::sleep(BETWEEN);
-    }
-    Err(shared)
+/// Frees what nobody else has; answers the rest.
+fn unread(all: Vec<Arc<Delta>>, mut rest: impl FnMut()) -> Vec<Arc<Delta>> {
+    let free = |delta: Arc<Delta>| Arc::try_unwrap(delta).map(|own| own.free(&mut rest)).err();
+    all.into_iter().filter_map(free).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::reserve::tests::volume;
-    use std::sync::Arc;
+    use super::*;
+    use crate::reserve::tests::{volume, volume_with};
+    use crate::{BtrfsFs, Options};
+    use btrfs_disk::Generation;
+    use std::sync::Weak;
+    use std::time::Instant;
     use vfs::{Context, FileKind, FileSystem};
 
     /// A reader of before the seal, and one of behind it.
@@ -89,5 +120,69 @@ mod tests {
         fs.sync().expect("sync");
         assert_eq!(delta.strong_count(), 0);
         fs.destroy().expect("close");
+    }
+
+    #[test]
+    fn a_long_reader_is_waited_for_once() {
+        let retired = Retired::default();
+        let pauses = |retired: &Retired| {
+            let mut pauses = 0;
+            retired.wait_by(|| (), || pauses += 1);
+            pauses
+        };
+        let (mut read, mut left) = (Vec::new(), Vec::new());
+        let mut retire = || {
+            let delta = Arc::new(Delta::new(Generation(7)));
+            left.push(Arc::downgrade(&delta));
+            read.push(delta.clone());
+            retired.free(Some(delta), || ());
+        };
+        retire();
+        assert_eq!([pauses(&retired), pauses(&retired)], [TRIES, 0]);
+        retire();
+        retire();
+        assert_eq!([pauses(&retired), pauses(&retired)], [TRIES, 0], "for all together");
+        retired.free(None, || ());
+        assert_eq!(pauses(&retired), 0);
+        drop(read);
+        assert!(left.iter().all(|delta| delta.strong_count() == 1));
+        retired.free(None, || ());
+        assert!(left.iter().all(|delta| delta.strong_count() == 0));
+    }
+
+    /// Who reads a delta with something in it, and that delta.
+    fn reader(fs: &BtrfsFs) -> (impl Sized + use<>, Weak<Delta>) {
+        let layers = Arc::clone(&fs.engine.core.view().layers);
+        let delta = Arc::downgrade(&layers.current);
+        let cx = Context { umask: 0o022, ..Context::default() };
+        let made = fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0).expect("create");
+        fs.forget(made.attr.ino, 1);
+        (layers, delta)
+    }
+
+    /// Nor does it need another commit.
+    #[test]
+    fn what_a_still_mount_kept_for_a_reader_goes_behind_him() {
+        let commit_interval = Duration::from_millis(20);
+        let fs = volume_with(Options { commit_interval, ..Options::default() });
+        let (reads, delta) = reader(&fs);
+        fs.still().expect("still");
+        assert!(delta.strong_count() > 0);
+        drop(reads);
+        let start = Instant::now();
+        while delta.strong_count() > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it stays");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        fs.destroy().expect("close");
+    }
+
+    #[test]
+    fn what_is_closed_keeps_nothing() {
+        let fs = volume(128, 16384);
+        let (reads, delta) = reader(&fs);
+        fs.destroy().expect("close");
+        drop(reads);
+        assert_eq!(delta.strong_count(), 0);
     }
 }

@@ -7,13 +7,15 @@ use crate::direct::Direct;
 use crate::{BlockDevice, Span, lock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A file or a block device of this machine.
 pub struct FileDevice {
-    file: File,
+    file: Arc<Held>,
     direct: Direct,
     path: PathBuf,
     len: u64,
@@ -90,6 +92,7 @@ impl FileDevice {
         let len = file.seek(SeekFrom::End(0))?;
         // Now: once it is mounted the kernel may refuse to open a device for writing.
         let direct = if read_only { Direct::none() } else { Direct::of(&file) };
+        let file = Arc::new(Held { file, locked: !read_only });
         Ok(FileDevice { file, direct, path: path.to_owned(), len, read_only, block })
     }
 
@@ -105,6 +108,17 @@ impl FileDevice {
         self.file.set_len(len)
     }
 
+    /// The very file once more, as this one is open, with the length that it has now. It stays locked until
+    /// both are gone.
+    pub fn with_file_len(&self) -> io::Result<FileDevice> {
+        let mut file: &File = &self.file;
+        let len = file.seek(SeekFrom::End(0))?;
+        let direct = if self.read_only { Direct::none() } else { Direct::of(file) };
+        let (read_only, block) = (self.read_only, self.block);
+        let path = self.path.clone();
+        Ok(FileDevice { file: self.file.clone(), direct, path, len, read_only, block })
+    }
+
     fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
@@ -113,11 +127,25 @@ impl FileDevice {
     }
 }
 
+/// A file that is unlocked when nobody here has it any more.
+struct Held {
+    file: File,
+    locked: bool,
+}
+
+impl Deref for Held {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
 /// A child that another thread has forked holds the descriptor until it executes its program,
 /// and with it the lock of who only closes it.
-impl Drop for FileDevice {
+impl Drop for Held {
     fn drop(&mut self) {
-        if !self.read_only {
+        if self.locked {
             lock::unlock(&self.file);
         }
     }
@@ -315,6 +343,27 @@ mod tests {
         for name in [&path, &link] {
             std::fs::remove_file(name).expect("remove");
         }
+    }
+
+    /// Also of another length, for which it is opened anew: it is locked all the while.
+    #[test]
+    fn a_longer_one_is_the_same_file_and_stays_locked() {
+        let (path, away) = (scratch("longer"), scratch("longer-away"));
+        let device = FileDevice::create(&path, 4096).expect("create");
+        std::fs::rename(&path, &away).expect("rename");
+        std::fs::write(&path, [1; 16]).expect("write");
+        device.set_file_len(8192).expect("length");
+        let longer = device.with_file_len().expect("again");
+        drop(device);
+        let busy = FileDevice::open(&away, false, false).map(|_| ()).expect_err("one writer");
+        longer.write_at(4096, &[7; 4096]).expect("write");
+        assert_eq!((busy.kind(), longer.len()), (io::ErrorKind::ResourceBusy, 8192));
+        drop(longer);
+        let (other, free) = (std::fs::read(&path), FileDevice::open(&away, false, false));
+        for name in [&path, &away] {
+            std::fs::remove_file(name).expect("remove");
+        }
+        assert_eq!((other.expect("read"), free.expect("free").len()), (vec![1; 16], 8192));
     }
 
     #[test]

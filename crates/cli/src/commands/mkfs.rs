@@ -6,7 +6,7 @@ use super::Command;
 use super::offline::{chunk_flags, uuid};
 use crate::args::{self, Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image::{self, Access, ImageFile, is_block};
+use crate::image::{self, Access, ImageFile, Medium, is_block};
 use crate::inside::volumes::At;
 use crate::inside::{self, CopyRules};
 use crate::marks;
@@ -309,7 +309,11 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
         let device = FileDevice::create(path, size).map_err(|e| Error::io(path, &e))?;
         return Ok(Arc::new(device));
     }
-    let medium = image::open(path, Access::Write)?;
+    made_ready(image::open(path, Access::Write)?, path, wanted)
+}
+
+/// The very one that is locked, whatever `path` leads to by now.
+fn made_ready(medium: Medium, path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
     if !wanted.force
         && let Some(what) = marks::found(&*medium.device())
     {
@@ -326,10 +330,7 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
         return Err(Error::about(path.display(), format!("the device has {have} bytes"))
             .remedy("leave --size out to use all of it"));
     }
-    // While it is locked: who opens it next has all of it.
-    medium.set_len(size)?;
-    drop(medium);
-    Ok(image::open(path, Access::Write)?.device())
+    Ok(medium.with_len(size)?.device())
 }
 
 /// It, or what it is a part of.
@@ -409,6 +410,29 @@ fn as_json(path: &Path, report: &MkfsReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use testkit::oracle::TempDir;
+
+    /// Whoever can write in the directory can put something else there once the first one was looked at.
+    #[test]
+    fn what_has_the_name_by_now_is_not_formatted() {
+        let dir = TempDir::new("mkfs-swapped").unwrap();
+        let [image, away, other] = ["disk.img", "away", "other"].map(|name| dir.join(name));
+        let (size, content) = (512 << 20, vec![7; 1 << 20]);
+        std::fs::write(&image, [0; 512]).unwrap();
+        std::fs::write(&other, &content).unwrap();
+        let medium = image::open(&image, Access::Write).unwrap();
+        std::fs::rename(&image, &away).unwrap();
+        std::os::unix::fs::symlink(&other, &image).unwrap();
+        let wanted = Wanted { size: Some(size), ..Wanted::default() };
+        let device = made_ready(medium, &image, &wanted).unwrap();
+        complete(&image, &wanted, device.clone()).unwrap();
+        assert!(std::fs::read(&other).unwrap() == content);
+        assert!(image::open(&away, Access::Write).is_err(), "nobody else has it meanwhile");
+        drop(device);
+        let volume = image::open_volume(&away, false, &btrfs_fs::Subvol::Default).unwrap();
+        assert_eq!(away.metadata().unwrap().len(), size);
+        volume.close().unwrap();
+    }
 
     #[test]
     fn words_are_understood() {

@@ -133,6 +133,15 @@ impl Medium {
         set.map_err(|e| Error::host(&self.path, e))
     }
 
+    /// The same with `bytes` bytes, which the file is given, whatever its path leads to by now. It stays locked all
+    /// the while.
+    pub fn with_len(self, bytes: u64) -> Result<Medium> {
+        self.set_len(bytes)?;
+        let part = self.device.device();
+        let device = part.device().with_file_len().and_then(|device| part.of_another(device));
+        Ok(Medium::on(device.map_err(|e| opening(&self.path, e))?, &self.path, self._lock))
+    }
+
     /// Why it takes no writes any more, if one failed.
     pub fn failure(&self) -> Option<&str> {
         self.device.failure()

@@ -283,6 +283,39 @@ fn partitions_are_held_apart_from_each_other() {
     }
 }
 
+/// A partition is content for the volume in another one; what has a byte of that is not.
+#[test]
+fn a_partition_is_copied_into_another_and_not_into_itself() {
+    needed!();
+    let (disk, _) = Disk::of_two();
+    let layout = "label: gpt\\nstart=2048,size=4MiB\\nsize=200MiB\\n";
+    let made = sh(&format!("printf '{layout}' | sfdisk -q --wipe never {}", disk.path.display()));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let (image, second) = (disk.path.display().to_string(), format!("{}@2", disk.path.display()));
+    fine(&["mkfs", "-f", &second]);
+    let boot = "boot".repeat(1 << 20);
+    let file = File::options().write(true).open(&disk.path).unwrap();
+    file.write_all_at(boot.as_bytes(), MIB).unwrap();
+    let kernel = KernelDisk::attach(&disk.path, 2);
+    let [first, itself] = [1, 2].map(|number| format!("{}p{number}", kernel.device));
+    common::eventually("the first has a node", || Path::new(&first).exists());
+    for volume in [&itself, &second] {
+        let to = format!("{volume}:/boot.img");
+        // As a new file, and over one that is there.
+        for _ in 0..2 {
+            fine(&["cp", &first, &to]);
+            assert!(fine(&["cat", &to]) == boot);
+            fine(&["truncate", "-s", "5", &to]);
+        }
+        for from in [&itself, &kernel.device, &image] {
+            let (code, said) = failing(&["cp", from, &format!("{volume}:/new")]);
+            assert!(code == 1 && said.contains("is the image that it was"), "{from}: {said}");
+        }
+    }
+    drop(kernel);
+    assert!(fine(&["check", "--data", &second]).contains("no damage found"));
+}
+
 #[test]
 fn the_kernels_mount_of_a_partition_keeps_us_from_that_one_alone() {
     needed!();

@@ -144,8 +144,8 @@ fn fill(device: Arc<dyn BlockDevice>, root: &Path, wanted: &Wanted) -> Result<()
 /// The top is that of `root`, where nothing else is asked for.
 fn copy(volume: &Volume, root: &Path, wanted: &Wanted) -> Result<()> {
     let top = volume.root().at(volume, b"/")?;
-    let image = ImageFile::of(Path::new(&wanted.image)).file;
-    inside::transfer(volume, CopyRules::SAME).in_image(&image).import_into(root, &top, b"/")?;
+    let transfer = inside::transfer(volume, CopyRules::SAME);
+    inside::in_image(transfer, Path::new(&wanted.image)).import_into(root, &top, b"/")?;
     let (uid, gid) = wanted.owner.unzip();
     let cx = inside::context();
     // Its ctime is that of `root` too.

@@ -24,6 +24,7 @@ use spinney::Volume;
 use spinney::tree;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::path::Path;
 use volumes::At;
 
 /// Copies between this machine and `volume`, with progress.
@@ -31,8 +32,7 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
     let progress = Progress::new();
     // Thousands of files may have the same, and losses are not to drown in them.
     let told = RefCell::new(BTreeSet::new());
-    let transfer = Transfer::new(volume, rules).in_image(&ImageFile::of(volume.name()).file);
-    transfer.on_event(move |event| match event {
+    in_image(Transfer::new(volume, rules), volume.name()).on_event(move |event| match event {
         TransferEvent::LeftOut { path, .. } => {
             progress::wipe();
             let path = path.display();
@@ -53,6 +53,13 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
         }
         _ => {}
     })
+}
+
+/// Of a volume in `image`, or in a part of it.
+pub fn in_image<'v>(transfer: Transfer<'v>, image: &Path) -> Transfer<'v> {
+    let place = ImageFile::of(image);
+    // Where nobody knows which part it is all of it counts.
+    transfer.in_part(&place.file, place.span(false).ok().flatten())
 }
 
 /// As `spinney::tree::walk`, with this program's errors.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use below::{Ground, ground};
+pub(crate) use below::{Ground, Place};
 pub use claim::{Claim, claim};
 pub use disk::{Disk, Partition, part_of};
 pub use in_use::devices_over;

@@ -15,8 +15,9 @@ use super::path::join;
 use super::target::{self, OwnLinks};
 use super::walk;
 use crate::error::{Error, Result};
-use crate::medium::{Ground, ground};
+use crate::medium::{Ground, Place};
 use crate::volume::{At, Volume};
+use blockdev::Span;
 use btrfs_image::{
     CopyError, CopyOptions, Event, ExportLinks, HostDir, HostPlace, HostStat, ImportLinks, Lost,
     export_attributes, export_contents, export_tree_at, import_attributes, import_contents,
@@ -26,7 +27,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vfs::{Context, FileKind, SetAttr, SetTime};
 
@@ -71,8 +72,8 @@ pub struct Transfer<'v> {
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
     own_links: OwnLinks,
-    /// What the volume lies in.
-    image: Option<Ground>,
+    /// Where the volume lies.
+    image: Option<Place>,
 }
 
 impl<'v> Transfer<'v> {
@@ -103,21 +104,24 @@ impl<'v> Transfer<'v> {
 
     /// Never copies `image`, in which the volume lies, into itself; nor, of a loop device, the file behind it.
     pub fn in_image(self, image: &Path) -> Transfer<'v> {
-        Transfer { image: ground(image), ..self }
+        self.in_part(image, None)
     }
 
-    /// Also a device over it, whose content would be copied.
-    fn is_image(&self, host: &Path, meta: &fs::Metadata) -> bool {
-        let is_device = meta.file_type().is_block_device() && !self.rules.recursive;
-        match self.image {
-            Some(Ground::File(dev, ino)) if !is_device => (dev, ino) == (meta.dev(), meta.ino()),
-            Some(image) => is_device && ground(host) == Some(image),
-            None => false,
-        }
+    /// The same of a volume in a `part` of `image`: another part, as a device, is copied as anything else.
+    pub fn in_part(self, image: &Path, part: Option<Span>) -> Transfer<'v> {
+        let ground = image.metadata().ok().and_then(|meta| Ground::of(&meta));
+        Transfer { image: ground.map(|ground| Place::of(ground, part)), ..self }
+    }
+
+    /// Also a device over it, or below it, whose content would be copied.
+    fn is_image(&self, meta: &fs::Metadata) -> bool {
+        let is_node = self.rules.recursive && !meta.is_file();
+        let ground = Ground::of(meta).filter(|_| !is_node);
+        self.image.zip(ground).is_some_and(|(image, ground)| image.shares(&Place::of(ground, None)))
     }
 
     fn is_other(&self, host: &Path, meta: &fs::Metadata) -> Result<()> {
-        match self.is_image(host, meta) {
+        match self.is_image(meta) {
             true => {
                 Err(Error::refused(host.display(), "is the image that it was to be copied into"))
             }
@@ -197,7 +201,7 @@ impl<'v> Transfer<'v> {
             xattrs: self.rules.preserve,
             as_new: (!self.rules.preserve).then(|| self.volume.context().umask.into()),
             one_file_system: self.rules.one_file_system,
-            leave_out: match self.image {
+            leave_out: match self.image.map(|image| image.ground) {
                 Some(Ground::File(dev, ino)) => Some((dev, ino)),
                 _ => None,
             },
@@ -380,7 +384,7 @@ impl<'v> Transfer<'v> {
         }
         for name in names {
             let (from, below) = (host.join(OsStr::from_bytes(&name)), join(path, &name));
-            if from.symlink_metadata().is_ok_and(|meta| self.is_image(&from, &meta)) {
+            if from.symlink_metadata().is_ok_and(|meta| self.is_image(&meta)) {
                 self.tell(&TransferEvent::LeftOut { path: &from });
                 continue;
             }

@@ -34,42 +34,52 @@ pub fn import_tree(
 ) -> Result<CopyReport> {
     let own = ImportLinks::new(fs);
     let mut import = Import::new(fs, options, &own);
-    let result = import.top(host, parent, name);
+    let result = Source::at(host).and_then(|source| import.top((host, source), parent, name));
     import.finish(result)
 }
 
-/// Copies the entries of the host's directory into the volume's directory `dir`, which
+/// The same of the name `from` in `dir`, whatever has the path of that by now.
+pub fn import_tree_at(
+    fs: &dyn FileSystem,
+    (dir, from): (&HostDir, &[u8]),
+    parent: Ino,
+    name: &[u8],
+    options: &CopyOptions<'_>,
+) -> Result<CopyReport> {
+    let own = ImportLinks::new(fs);
+    let mut import = Import::new(fs, options, &own);
+    let host = dir.join(from);
+    let result = Source::named(dir, from, &host)
+        .and_then(|source| import.top((&host, source), parent, name));
+    import.finish(result)
+}
+
+/// Copies the entries of the host's directory `from` into the volume's directory `dir`, which
 /// takes over the former's attributes.
 pub fn import_contents(
     fs: &dyn FileSystem,
-    host: &Path,
+    from: HostDir,
     dir: Ino,
     options: &CopyOptions<'_>,
 ) -> Result<CopyReport> {
     let own = ImportLinks::new(fs);
     let mut import = Import::new(fs, options, &own);
-    let result = import.contents(host, dir);
+    let result = import.contents(from, dir);
     import.finish(result)
 }
 
-/// Gives `ino` the attributes that a copy of what `host` names would have: of `file`, where that is open,
-/// whatever has the name by now.
+/// Gives `ino` the attributes that a copy of `file` would have, which was opened at `host`.
 pub fn import_attributes(
     fs: &dyn FileSystem,
     host: &Path,
-    file: Option<&File>,
+    file: &File,
     ino: Ino,
     options: &CopyOptions<'_>,
 ) -> Result<()> {
     let links = ImportLinks::new(fs);
     let import = Import::new(fs, options, &links);
-    if let Some(file) = file {
-        let meta = HostStat::of_file(file).at(host, "stat")?;
-        return import.attributes((host, Target::Open(file)), ino, &meta);
-    }
-    let source = Source::at(host)?;
-    let meta = source.stat().at(host, "stat")?;
-    import.attributes((host, source.target()), ino, &meta)
+    let meta = HostStat::of_file(file).at(host, "stat")?;
+    import.attributes((host, Target::Open(file)), ino, &meta)
 }
 
 /// What is copied, open.
@@ -129,13 +139,15 @@ impl Source {
     /// What a path names, which is not followed.
     fn at(host: &Path) -> Result<Source> {
         match HostDir::place(host).at(host, "stat")? {
-            HostPlace::Name(dir, name) => {
-                let seen = seen(&dir, &name).at(host, "stat")?;
-                Source::open(&dir, &name, &seen, None).at(host, "open")
-            }
+            HostPlace::Name(dir, name) => Source::named(&dir, &name, host),
             HostPlace::NewDir(..) => Err(nothing()).at(host, "stat"),
             HostPlace::Dir(dir) => Ok(Source::Dir(dir)),
         }
+    }
+
+    fn named(dir: &HostDir, name: &[u8], host: &Path) -> Result<Source> {
+        let seen = seen(dir, name).at(host, "stat")?;
+        Source::open(dir, name, &seen, None).at(host, "open")
     }
 
     fn target(&self) -> Target<'_> {
@@ -211,21 +223,14 @@ impl<'a> Import<'a> {
         result.map(|()| self.teller.report())
     }
 
-    fn top(&mut self, host: &Path, parent: Ino, name: &[u8]) -> Result<()> {
-        let source = Source::at(host)?;
+    fn top(&mut self, (host, source): (&Path, Source), parent: Ino, name: &[u8]) -> Result<()> {
         self.device = source.stat().at(host, "stat")?.key.0;
         self.source(host.to_owned(), source, parent, name)?;
         self.run()
     }
 
-    fn contents(&mut self, host: &Path, dir: Ino) -> Result<()> {
-        let from = match HostDir::open(host) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => {
-                return Err(CopyError::refused(host, "is not a directory"));
-            }
-            opened => opened.at(host, "read directory")?,
-        };
-        let meta = HostStat::of_file(from.file()).at(host, "stat")?;
+    fn contents(&mut self, from: HostDir, dir: Ino) -> Result<()> {
+        let meta = HostStat::of_file(from.file()).at(from.path(), "stat")?;
         self.device = meta.key.0;
         self.descend(from, dir, false, meta)?;
         self.run()

@@ -27,6 +27,6 @@ pub use damage::{Piece, read_around, unverified};
 pub use error::{CopyError, is_of_all};
 pub use export::{export_attributes, export_contents, export_tree, export_tree_at};
 pub use host::{HostDir, HostPlace, HostStat};
-pub use import::{import_attributes, import_contents, import_tree};
+pub use import::{import_attributes, import_contents, import_tree, import_tree_at};
 pub use links::{ExportLinks, ImportLinks};
 pub use options::{CopyOptions, CopyReport, Event, Lost};

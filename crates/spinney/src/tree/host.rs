@@ -5,25 +5,41 @@ use super::beside::next_name;
 use crate::error::{Error, Result};
 use crate::medium::{Claim, claim};
 use btrfs_image::{HostDir, HostStat};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use vfs::FileKind;
 
-/// The regular file `host` that has been looked at: another may have come in its place meanwhile, or a link,
+/// The regular file that has been looked at: another may have come in its place meanwhile, or a link,
 /// or a pipe that gives nothing. Only with `follow` it may be what a link leads to.
-pub(super) fn open_seen(host: &Path, seen: &fs::Metadata, follow: bool) -> Result<File> {
-    let failed = |e: std::io::Error| Error::host(host, e);
+pub(super) fn open_seen(at: &HostName<'_>, seen: &HostStat, follow: bool) -> Result<File> {
     // Of a pipe nobody waits for the other end.
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | if follow { 0 } else { libc::O_NOFOLLOW };
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(host).map_err(failed)?;
-    let meta = file.metadata().map_err(failed)?;
-    if !meta.is_file() || (meta.dev(), meta.ino()) != (seen.dev(), seen.ino()) {
-        return Err(Error::refused(host.display(), "something else is there by now"));
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = match follow {
+        true => OpenOptions::new().read(true).custom_flags(flags).open(at.path()),
+        false => at.dir.open_file(at.name),
+    };
+    let file = file.map_err(|e| at.failed(e))?;
+    let stat = HostStat::of_file(&file).map_err(|e| at.failed(e))?;
+    match stat.is(FileKind::File) && stat.key == seen.key {
+        true => Ok(file),
+        false => Err(at.refused("something else is there by now")),
     }
-    Ok(file)
+}
+
+/// The same of a directory, to be listed: no link that came in its place.
+pub(super) fn dir_seen(at: &HostName<'_>, seen: &HostStat, follow: bool) -> Result<HostDir> {
+    let dir = if follow { HostDir::open(&at.path()) } else { at.dir.dir(at.name) };
+    let dir = dir.map_err(|e| at.failed(e))?;
+    let key = HostStat::of_file(dir.file()).map_err(|e| at.failed(e))?.key;
+    let name_has =
+        || at.dir.stat(at.name, follow).is_ok_and(|now| now.is_some_and(|now| now.key == key));
+    // What is mounted when somebody enters came by the opening itself, and has the name now.
+    match key == seen.key || name_has() {
+        true => Ok(dir),
+        false => Err(at.refused("something else is there by now")),
+    }
 }
 
 /// A name in an open directory, which something has or not.
@@ -92,36 +108,34 @@ impl<'d> HostName<'d> {
     }
 }
 
-/// Sorted.
-pub(super) fn host_names(host: &Path) -> Result<Vec<Vec<u8>>> {
-    let failed = |e: std::io::Error| Error::host(host, e);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(host).map_err(failed)? {
-        names.push(entry.map_err(failed)?.file_name().as_bytes().to_vec());
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
-    fn only_the_file_that_was_looked_at_is_opened() {
-        let dir = testkit::oracle::TempDir::new("open-seen").unwrap();
-        let (path, other) = (dir.join("file"), dir.join("other"));
-        fs::write(&path, "x").unwrap();
-        fs::write(&other, "x").unwrap();
-        let seen = fs::metadata(&path).unwrap();
-        assert!(open_seen(&path, &seen, false).is_ok());
-        assert!(open_seen(&other, &seen, true).is_err());
-        let kept = dir.join("kept");
-        fs::rename(&path, &kept).unwrap();
-        std::os::unix::fs::symlink(&kept, &path).unwrap();
-        assert!(open_seen(&path, &seen, true).is_ok() && open_seen(&path, &seen, false).is_err());
+    fn only_what_was_looked_at_is_opened() {
+        let top = testkit::oracle::TempDir::new("open-seen").unwrap();
+        let dir = HostDir::open(top.path()).unwrap();
+        let (path, at) = (top.join("name"), HostName::new(&dir, b"name"));
+        for name in ["name", "other"] {
+            fs::write(top.join(name), "x").unwrap();
+        }
+        let seen = at.stat().unwrap().unwrap();
+        assert!(open_seen(&at, &seen, false).is_ok());
+        assert!(open_seen(&HostName::new(&dir, b"other"), &seen, true).is_err());
+        fs::rename(&path, top.join("kept")).unwrap();
+        std::os::unix::fs::symlink("kept", &path).unwrap();
+        assert!(open_seen(&at, &seen, true).is_ok() && open_seen(&at, &seen, false).is_err());
         fs::remove_file(&path).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        assert!(open_seen(&path, &seen, true).is_err());
+        assert!(open_seen(&at, &seen, true).is_err() && open_seen(&at, &seen, false).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let seen = at.stat().unwrap().unwrap();
+        assert!(dir_seen(&at, &seen, false).is_ok());
+        fs::rename(&path, top.join("moved")).unwrap();
+        std::os::unix::fs::symlink("moved", &path).unwrap();
+        assert!(dir_seen(&at, &seen, true).is_ok() && dir_seen(&at, &seen, false).is_err());
     }
 }

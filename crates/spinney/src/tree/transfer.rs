@@ -6,30 +6,27 @@
 //! written over but replaced, so that no name gets the content of another; what is replaced goes when
 //! what comes in its place is there.
 
+mod into;
+
 use super::copy::CopyRules;
-use super::draft::Draft;
 use super::fill::{self, FileAt};
-use super::host::{HostName, host_names, open_seen};
+use super::host::HostName;
 use super::node::Node;
 use super::path::join;
 use super::target::{self, OwnLinks};
-use super::walk;
 use crate::error::{Error, Result};
 use crate::medium::{Ground, Place};
-use crate::volume::{At, Volume};
+use crate::volume::Volume;
 use blockdev::Span;
 use btrfs_image::{
     CopyError, CopyOptions, Event, ExportLinks, HostDir, HostPlace, HostStat, ImportLinks, Lost,
-    export_attributes, export_contents, export_tree_at, import_attributes, import_contents,
-    import_tree,
+    export_attributes, export_contents, export_tree_at,
 };
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use vfs::{Context, FileKind, SetAttr, SetTime};
+use std::path::Path;
+use vfs::FileKind;
 
 /// Something that a [`Transfer`] tells while it runs; paths are the host's.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +73,7 @@ pub struct Transfer<'v> {
     image: Option<Place>,
 }
 
+/// What it copies into the volume is in `into`; what goes out of it here.
 impl<'v> Transfer<'v> {
     /// Copies nothing yet.
     pub fn new(volume: &'v Volume, rules: CopyRules) -> Transfer<'v> {
@@ -114,14 +112,17 @@ impl<'v> Transfer<'v> {
     }
 
     /// Also a device over it, or below it, whose content would be copied.
-    fn is_image(&self, meta: &fs::Metadata) -> bool {
-        let is_node = self.rules.recursive && !meta.is_file();
-        let ground = Ground::of(meta).filter(|_| !is_node);
+    fn is_image(&self, host: &HostStat) -> bool {
+        let ground = match host.kind() {
+            Some(FileKind::File) => Some(Ground::File(host.key.0, host.key.1)),
+            Some(FileKind::BlockDevice) if !self.rules.recursive => Some(Ground::Device(host.rdev)),
+            _ => None,
+        };
         self.image.zip(ground).is_some_and(|(image, ground)| image.shares(&Place::of(ground, None)))
     }
 
-    fn is_other(&self, host: &Path, meta: &fs::Metadata) -> Result<()> {
-        match self.is_image(meta) {
+    fn is_other(&self, host: &Path, seen: &HostStat) -> Result<()> {
+        match self.is_image(seen) {
             true => {
                 Err(Error::refused(host.display(), "is the image that it was to be copied into"))
             }
@@ -232,206 +233,9 @@ impl<'v> Transfer<'v> {
         }
     }
 
-    // Into the volume.
-
-    /// Copies `host` to the name `name` in `parent`.
-    pub fn import(&self, host: &Path, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
-        // Without -r what a link leads to is copied, and of devices and pipes the content.
-        let meta = match self.rules.recursive {
-            true => host.symlink_metadata(),
-            false => host.metadata(),
-        };
-        let meta = meta.map_err(|e| Error::host(host, e))?;
-        self.is_other(host, &meta)?;
-        let Some(old) = parent.child_if_any(name).at(self.volume, path)? else {
-            return self.import_new(host, &meta, parent, name, path);
-        };
-        let has_content = meta.is_file() || (!self.rules.recursive && !meta.is_dir());
-        let old = match has_content {
-            true => target::inside(self.volume, old, path, self.rules.no_clobber)?,
-            false => old,
-        };
-        match (meta.is_dir(), old.is_dir()) {
-            (true, true) => self.import_into(host, &old, path),
-            (false, false) if self.rules.no_clobber => Ok(()),
-            (false, false) if self.fills(&meta, &old) => self.import_over(host, &meta, &old, path),
-            (false, false) => {
-                let draft = Draft::new(self.volume, parent, name, true);
-                let mut draft = draft.at(self.volume, path)?;
-                draft.make(|name| self.import_new(host, &meta, parent, name, path))?;
-                draft.keep().at(self.volume, path)
-            }
-            (true, false) => Err(self.in_the_way(path, "is no directory")),
-            (false, true) => Err(self.in_the_way(path, "is a directory")),
-        }
-    }
-
-    /// Whether the content of `meta` goes into the file that is there. Links, devices and
-    /// pipes that are copied as such take its place.
-    fn fills(&self, meta: &fs::Metadata, old: &Node) -> bool {
-        let links = self.rules.preserve
-            && (meta.nlink() > 1 || old.attr.nlink > 1 || self.import_links.is_copy(old.ino()));
-        old.attr.kind == FileKind::File && (meta.is_file() || !self.rules.recursive) && !links
-    }
-
     fn in_the_way(&self, path: &[u8], what: &str) -> Error {
         Error::refused(self.volume.show(path), what)
     }
-
-    fn import_new(
-        &self,
-        host: &Path,
-        meta: &fs::Metadata,
-        parent: &Node,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<()> {
-        if !self.rules.recursive && !meta.is_file() {
-            return self.import_stream(host, parent, name, path);
-        }
-        let real = self.real(host)?;
-        let copied = self.with_options(|options| {
-            import_tree(&**self.volume.fs(), &real, parent.ino(), name, options)
-        });
-        copied.map_err(|e| self.said(e))?;
-        let top = parent.child(name).at(self.volume, path)?;
-        if self.rules.preserve { Ok(()) } else { self.make_new(top, path) }
-    }
-
-    /// What can be read from a pipe or device.
-    fn import_stream(&self, host: &Path, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
-        let mut file = File::open(host).map_err(|e| Error::host(host, e))?;
-        self.stream_new(&mut file, host, parent, name, path)
-    }
-
-    /// What can be read from `file`, to the name `name` in `parent`.
-    pub fn import_open(
-        &self,
-        file: &mut File,
-        host: &Path,
-        parent: &Node,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<()> {
-        self.is_other(host, &file.metadata().map_err(|e| Error::host(host, e))?)?;
-        match parent.child_if_any(name).at(self.volume, path)? {
-            None => self.stream_new(file, host, parent, name, path),
-            Some(_) if self.rules.no_clobber => Ok(()),
-            Some(old) => {
-                let old = target::inside(self.volume, old, path, false)?;
-                match old.is_dir() {
-                    true => Err(self.in_the_way(path, "is a directory")),
-                    false => fill::from_host(file, host, &FileAt::of(self.volume, &old, path)),
-                }
-            }
-        }
-    }
-
-    fn stream_new(
-        &self,
-        file: &mut File,
-        host: &Path,
-        parent: &Node,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<()> {
-        let fs = self.volume.fs();
-        let mut draft = Draft::new(self.volume, parent, name, false).at(self.volume, path)?;
-        let made = draft.make(|name| {
-            fs.mknod(self.volume.context(), parent.ino(), name, FileKind::File, 0o666, 0)
-        });
-        let node = Node::held(fs, made.at(self.volume, path)?);
-        fill::from_host(file, host, &FileAt::of(self.volume, &node, path))?;
-        draft.keep().at(self.volume, path)
-    }
-
-    fn import_over(&self, host: &Path, meta: &fs::Metadata, old: &Node, path: &[u8]) -> Result<()> {
-        let mut file = match meta.is_file() {
-            true => open_seen(host, meta, !self.rules.recursive)?,
-            false => File::open(host).map_err(|e| Error::host(host, e))?,
-        };
-        fill::from_host(&mut file, host, &FileAt::of(self.volume, old, path))?;
-        // What was read from a pipe has no attributes to speak of.
-        match self.rules.preserve && meta.is_file() {
-            true => self.import_attributes(host, Some(&file), old),
-            false => Ok(()),
-        }
-    }
-
-    fn import_attributes(&self, host: &Path, file: Option<&File>, to: &Node) -> Result<()> {
-        let real = self.real(host)?;
-        let fs = self.volume.fs();
-        let done =
-            self.with_options(|options| import_attributes(&**fs, &real, file, to.ino(), options));
-        done.map_err(|e| self.said(e))
-    }
-
-    /// What is copied, or written over: without -r what a link leads to.
-    fn real(&self, host: &Path) -> Result<PathBuf> {
-        match self.rules.recursive {
-            true => Ok(host.to_owned()),
-            false => host.canonicalize().map_err(|e| Error::host(host, e)),
-        }
-    }
-
-    /// Copies what is in the host's directory into the volume's directory `to`.
-    pub fn import_into(&self, host: &Path, to: &Node, path: &[u8]) -> Result<()> {
-        let names = host_names(host)?;
-        let taken = to.names().at(self.volume, path)?;
-        let free = |name: &Vec<u8>| taken.binary_search(name).is_err();
-        if names.iter().all(free) {
-            return self.import_all(host, &names, to, path);
-        }
-        for name in names {
-            let (from, below) = (host.join(OsStr::from_bytes(&name)), join(path, &name));
-            if from.symlink_metadata().is_ok_and(|meta| self.is_image(&meta)) {
-                self.tell(&TransferEvent::LeftOut { path: &from });
-                continue;
-            }
-            self.go_on(self.import(&from, to, &name, &below))?;
-        }
-        if self.rules.preserve { self.import_attributes(host, None, to) } else { Ok(()) }
-    }
-
-    fn import_all(&self, host: &Path, names: &[Vec<u8>], to: &Node, path: &[u8]) -> Result<()> {
-        let fs = self.volume.fs();
-        let before = fs.getattr(to.ino()).at(self.volume, path)?;
-        let copied = self.with_options(|options| import_contents(&**fs, host, to.ino(), options));
-        copied.map_err(|e| self.said(e))?;
-        if self.rules.preserve {
-            return Ok(());
-        }
-        // The directory itself was there before.
-        let set = SetAttr { perm: Some(before.perm), ..SetAttr::default() };
-        fs.setattr(&Context::default(), to.ino(), &SetAttr { mtime: Some(SetTime::Now), ..set })
-            .at(self.volume, path)?;
-        for name in names {
-            let below = join(path, name);
-            // One that failed was told.
-            if let Some(made) = to.child_if_any(name).at(self.volume, &below)? {
-                self.make_new(made, &below)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// As if the caller had just made it: owner, times, and permissions by the umask.
-    fn make_new(&self, top: Node, path: &[u8]) -> Result<()> {
-        let cx = self.volume.context();
-        walk::every(self.volume, top, path.to_vec(), &mut |node, path| {
-            let set = SetAttr {
-                uid: Some(cx.uid),
-                gid: Some(cx.gid),
-                perm: (!node.is_symlink()).then_some(node.attr.perm & 0o777 & !cx.umask),
-                atime: Some(SetTime::Now),
-                mtime: Some(SetTime::Now),
-                ..SetAttr::default()
-            };
-            self.volume.fs().setattr(cx, node.ino(), &set).at(self.volume, path).map(drop)
-        })
-    }
-
-    // Out of the volume.
 
     /// Copies `node` to the path `host`.
     pub fn export(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {

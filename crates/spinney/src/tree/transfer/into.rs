@@ -1,0 +1,261 @@
+//! What a [`Transfer`] copies into the volume.
+//!
+//! A path that the caller names may lead through links. Below that all is what is in a directory that is open:
+//! whoever may rename in it meanwhile puts nothing else into the volume. Only without -r, where what links
+//! lead to is copied, they are followed there, too.
+
+use super::super::draft::Draft;
+use super::super::fill::{self, FileAt};
+use super::super::host::{HostName, dir_seen, open_seen};
+use super::super::node::Node;
+use super::super::path::join;
+use super::super::{target, walk};
+use super::{Transfer, TransferEvent};
+use crate::error::{Error, Result};
+use crate::volume::At;
+use btrfs_image::{
+    HostDir, HostPlace, HostStat, import_attributes, import_contents, import_tree, import_tree_at,
+};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+use vfs::{Context, FileKind, SetAttr, SetTime};
+
+impl Transfer<'_> {
+    /// Copies `host` to the name `name` in `parent`.
+    pub fn import(&self, host: &Path, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
+        let dir = match HostDir::place(host).map_err(|e| Error::host(host, e))? {
+            HostPlace::Name(dir, from) => {
+                return self.import_from(&HostName::new(&dir, &from), parent, name, path);
+            }
+            HostPlace::NewDir(..) => return Err(Error::host(host, ErrorKind::NotFound.into())),
+            HostPlace::Dir(dir) => dir,
+        };
+        match parent.child_if_any(name).at(self.volume, path)? {
+            Some(old) if old.is_dir() => self.import_below(dir, &old, path),
+            Some(_) => Err(self.in_the_way(path, "is no directory")),
+            None if !self.rules.recursive => self.import_stream(host, parent, name, path),
+            None => {
+                let copied = self.with_options(|options| {
+                    import_tree(&**self.volume.fs(), host, parent.ino(), name, options)
+                });
+                copied.map_err(|e| self.said(e))?;
+                self.imported(parent, name, path)
+            }
+        }
+    }
+
+    fn import_from(
+        &self,
+        from: &HostName<'_>,
+        parent: &Node,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
+        // Without -r what a link leads to is copied, and of devices and pipes the content.
+        let seen = from.dir.stat(from.name, !self.rules.recursive).map_err(|e| from.failed(e))?;
+        let seen = &seen.ok_or_else(|| from.failed(ErrorKind::NotFound.into()))?;
+        self.is_other(&from.path(), seen)?;
+        let Some(old) = parent.child_if_any(name).at(self.volume, path)? else {
+            return self.import_new(from, seen, parent, name, path);
+        };
+        let is_dir = seen.is(FileKind::Dir);
+        let has_content = seen.is(FileKind::File) || (!self.rules.recursive && !is_dir);
+        let old = match has_content {
+            true => target::inside(self.volume, old, path, self.rules.no_clobber)?,
+            false => old,
+        };
+        match (is_dir, old.is_dir()) {
+            (true, true) => {
+                self.import_below(dir_seen(from, seen, !self.rules.recursive)?, &old, path)
+            }
+            (false, false) if self.rules.no_clobber => Ok(()),
+            (false, false) if self.fills(seen, &old) => self.import_over(from, seen, &old, path),
+            (false, false) => {
+                let draft = Draft::new(self.volume, parent, name, true);
+                let mut draft = draft.at(self.volume, path)?;
+                draft.make(|name| self.import_new(from, seen, parent, name, path))?;
+                draft.keep().at(self.volume, path)
+            }
+            (true, false) => Err(self.in_the_way(path, "is no directory")),
+            (false, true) => Err(self.in_the_way(path, "is a directory")),
+        }
+    }
+
+    /// Whether the content of `seen` goes into the file that is there. Links, devices and
+    /// pipes that are copied as such take its place.
+    fn fills(&self, seen: &HostStat, old: &Node) -> bool {
+        let links = self.rules.preserve
+            && (seen.nlink > 1 || old.attr.nlink > 1 || self.import_links.is_copy(old.ino()));
+        let has_content = seen.is(FileKind::File) || !self.rules.recursive;
+        old.attr.kind == FileKind::File && has_content && !links
+    }
+
+    fn import_new(
+        &self,
+        from: &HostName<'_>,
+        seen: &HostStat,
+        parent: &Node,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
+        let (fs, host) = (&**self.volume.fs(), from.path());
+        let copied = match self.rules.recursive {
+            true => self.with_options(|options| {
+                import_tree_at(fs, (from.dir, from.name), parent.ino(), name, options)
+            }),
+            false if !seen.is(FileKind::File) => {
+                return self.import_stream(&host, parent, name, path);
+            }
+            false => {
+                let real = host.canonicalize().map_err(|e| from.failed(e))?;
+                self.with_options(|options| import_tree(fs, &real, parent.ino(), name, options))
+            }
+        };
+        copied.map_err(|e| self.said(e))?;
+        self.imported(parent, name, path)
+    }
+
+    fn imported(&self, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
+        let top = parent.child(name).at(self.volume, path)?;
+        if self.rules.preserve { Ok(()) } else { self.make_new(top, path) }
+    }
+
+    /// What can be read from a pipe or device.
+    fn import_stream(&self, host: &Path, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
+        let mut file = File::open(host).map_err(|e| Error::host(host, e))?;
+        self.stream_new(&mut file, host, parent, name, path)
+    }
+
+    /// What can be read from `file`, to the name `name` in `parent`.
+    pub fn import_open(
+        &self,
+        file: &mut File,
+        host: &Path,
+        parent: &Node,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
+        self.is_other(host, &HostStat::of_file(file).map_err(|e| Error::host(host, e))?)?;
+        match parent.child_if_any(name).at(self.volume, path)? {
+            None => self.stream_new(file, host, parent, name, path),
+            Some(_) if self.rules.no_clobber => Ok(()),
+            Some(old) => {
+                let old = target::inside(self.volume, old, path, false)?;
+                match old.is_dir() {
+                    true => Err(self.in_the_way(path, "is a directory")),
+                    false => fill::from_host(file, host, &FileAt::of(self.volume, &old, path)),
+                }
+            }
+        }
+    }
+
+    fn stream_new(
+        &self,
+        file: &mut File,
+        host: &Path,
+        parent: &Node,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
+        let fs = self.volume.fs();
+        let mut draft = Draft::new(self.volume, parent, name, false).at(self.volume, path)?;
+        let made = draft.make(|name| {
+            fs.mknod(self.volume.context(), parent.ino(), name, FileKind::File, 0o666, 0)
+        });
+        let node = Node::held(fs, made.at(self.volume, path)?);
+        fill::from_host(file, host, &FileAt::of(self.volume, &node, path))?;
+        draft.keep().at(self.volume, path)
+    }
+
+    fn import_over(
+        &self,
+        from: &HostName<'_>,
+        seen: &HostStat,
+        old: &Node,
+        path: &[u8],
+    ) -> Result<()> {
+        let (host, is_file) = (from.path(), seen.is(FileKind::File));
+        let mut file = match is_file {
+            true => open_seen(from, seen, !self.rules.recursive)?,
+            false => File::open(&host).map_err(|e| from.failed(e))?,
+        };
+        fill::from_host(&mut file, &host, &FileAt::of(self.volume, old, path))?;
+        // What was read from a pipe has no attributes to speak of.
+        match self.rules.preserve && is_file {
+            true => self.import_attributes(&host, &file, old),
+            false => Ok(()),
+        }
+    }
+
+    fn import_attributes(&self, host: &Path, file: &File, to: &Node) -> Result<()> {
+        let fs = self.volume.fs();
+        let done =
+            self.with_options(|options| import_attributes(&**fs, host, file, to.ino(), options));
+        done.map_err(|e| self.said(e))
+    }
+
+    /// Copies what is in the host's directory into the volume's directory `to`.
+    pub fn import_into(&self, host: &Path, to: &Node, path: &[u8]) -> Result<()> {
+        self.import_below(HostDir::open(host).map_err(|e| Error::host(host, e))?, to, path)
+    }
+
+    fn import_below(&self, dir: HostDir, to: &Node, path: &[u8]) -> Result<()> {
+        let names = dir.names().map_err(|e| Error::host(dir.path(), e))?;
+        let taken = to.names().at(self.volume, path)?;
+        let free = |name: &Vec<u8>| taken.binary_search(name).is_err();
+        if names.iter().all(free) {
+            return self.import_all(dir, &names, to, path);
+        }
+        for name in names {
+            let (from, below) = (HostName::new(&dir, &name), join(path, &name));
+            if matches!(from.stat(), Ok(Some(seen)) if self.is_image(&seen)) {
+                self.tell(&TransferEvent::LeftOut { path: &from.path() });
+                continue;
+            }
+            self.go_on(self.import_from(&from, to, &name, &below))?;
+        }
+        match self.rules.preserve {
+            true => self.import_attributes(dir.path(), dir.file(), to),
+            false => Ok(()),
+        }
+    }
+
+    fn import_all(&self, dir: HostDir, names: &[Vec<u8>], to: &Node, path: &[u8]) -> Result<()> {
+        let fs = self.volume.fs();
+        let before = fs.getattr(to.ino()).at(self.volume, path)?;
+        let copied = self.with_options(|options| import_contents(&**fs, dir, to.ino(), options));
+        copied.map_err(|e| self.said(e))?;
+        if self.rules.preserve {
+            return Ok(());
+        }
+        // The directory itself was there before.
+        let set = SetAttr { perm: Some(before.perm), ..SetAttr::default() };
+        fs.setattr(&Context::default(), to.ino(), &SetAttr { mtime: Some(SetTime::Now), ..set })
+            .at(self.volume, path)?;
+        for name in names {
+            let below = join(path, name);
+            // One that failed was told.
+            if let Some(made) = to.child_if_any(name).at(self.volume, &below)? {
+                self.make_new(made, &below)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As if the caller had just made it: owner, times, and permissions by the umask.
+    fn make_new(&self, top: Node, path: &[u8]) -> Result<()> {
+        let cx = self.volume.context();
+        walk::every(self.volume, top, path.to_vec(), &mut |node, path| {
+            let set = SetAttr {
+                uid: Some(cx.uid),
+                gid: Some(cx.gid),
+                perm: (!node.is_symlink()).then_some(node.attr.perm & 0o777 & !cx.umask),
+                atime: Some(SetTime::Now),
+                mtime: Some(SetTime::Now),
+                ..SetAttr::default()
+            };
+            self.volume.fs().setattr(cx, node.ino(), &set).at(self.volume, path).map(drop)
+        })
+    }
+}

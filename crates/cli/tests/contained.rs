@@ -10,6 +10,7 @@ use seccompiler::{
 };
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
 use testkit::require;
 
 /// An ordinary user; so is this one in a container of its own.
@@ -135,10 +136,11 @@ fn what_is_mounted_when_a_copy_enters_is_copied_and_not_for_the_sake_of_one_that
     let dir = image.dir.path().display();
     sh(&format!("cd {dir}; mkdir -p src/auto"));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/automount.py");
-    for (options, said) in [("-r", "mounted\n"), ("-rx", "")] {
+    // A whole tree first, then what merges with that.
+    for (options, said) in [("-r", "mounted\n"), ("-r", "mounted\n"), ("-rx", ""), ("-rx", "")] {
         let output = sh(&format!(
             "cd {dir}; unshare --mount --propagation private timeout 60 \
-             python3 {script} src/auto {PROGRAM} cp {options} src disk.img:/{options}"
+             python3 {script} src/auto {PROGRAM} cp {options}T src disk.img:/{options}"
         ));
         require!(output.status.code() != Some(77), "no autofs: {}", text(&output.stderr));
         assert!(output.status.success(), "{options}: {}", text(&output.stderr));
@@ -147,6 +149,46 @@ fn what_is_mounted_when_a_copy_enters_is_copied_and_not_for_the_sake_of_one_that
     assert_eq!(fine(&["cat", &image.at("/-r/auto/file")]), "below\n");
     assert_eq!(fine(&["ls", &image.at("/-rx/auto")]), "");
     assert_clean(&image.path);
+}
+
+/// Runs `script` in `dir`, with a mount namespace of its own.
+fn mounting(dir: &Path, script: &str) {
+    let enters = "unshare --mount --propagation private";
+    let output = sh(&format!("cd {}; {enters} sh -ec '{script}'", dir.display()));
+    assert!(output.status.success(), "{script}: {}", text(&output.stderr));
+}
+
+/// Each time into the top of a volume: that has nothing, a file, a directory with another mount point in it; and
+/// again, where it has all the mount points.
+#[test]
+fn a_copy_that_stays_leaves_out_what_is_mounted_also_where_it_merges() {
+    let mounts = sh("unshare --mount --propagation private mount -t tmpfs none /mnt");
+    require!(mounts.status.success(), "no tmpfs: {}", text(&mounts.stderr));
+    for (options, there) in [("-rx", ""), ("-rx", "a"), ("-rx --no-preserve", "d")] {
+        let image = Image::new("stays");
+        let dir = image.dir.path();
+        mounting(dir, "mkdir -p src/d/mnt src/mnt old/d; echo a | tee src/a src/d/b old/a");
+        if !there.is_empty() {
+            mounting(dir, &format!("{PROGRAM} cp -r old/{there} disk.img:/"));
+        }
+        let tmpfs = "for at in src/mnt src/d/mnt; do mount -t tmpfs none $at; echo x > $at/f; done";
+        for turn in 1..=2 {
+            mounting(dir, &format!("{tmpfs}; {PROGRAM} cp {options} src/. disk.img:/"));
+            let listed = |path: &str| fine(&["ls", "-A", &image.at(path)]);
+            let found = ["/", "/d", "/mnt", "/d/mnt"].map(listed);
+            assert_eq!(found, ["a\nd\nmnt\n", "b\nmnt\n", "", ""], "{options} {there} {turn}");
+        }
+        // What is named itself is copied, into what is there and to a new name; and all is without -x.
+        for (command, to) in [
+            ("cp -rx src/mnt disk.img:/", "/mnt/f"),
+            ("cp -rxT src/mnt disk.img:/new", "/new/f"),
+            ("cp -r src/. disk.img:/", "/d/mnt/f"),
+        ] {
+            mounting(dir, &format!("{tmpfs}; {PROGRAM} {command}"));
+            assert_eq!(fine(&["cat", &image.at(to)]), "x\n", "{command}");
+        }
+        assert_clean(&image.path);
+    }
 }
 
 /// What a profile of a container answers to a call, where its fifth argument is not 0 if that is said.

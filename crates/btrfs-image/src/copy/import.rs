@@ -34,23 +34,25 @@ pub fn import_tree(
 ) -> Result<CopyReport> {
     let own = ImportLinks::new(fs);
     let mut import = Import::new(fs, options, &own);
-    let result = Source::at(host).and_then(|source| import.top((host, source), parent, name));
+    let result = Source::at(host).and_then(|source| import.top((host, source), parent, name, None));
     import.finish(result)
 }
 
-/// The same of the name `from` in `dir`, whatever has the path of that by now.
+/// The same of the name `from` in `dir`, whatever has the path of that by now. Of a copy that began further up
+/// `stay` is the device that it keeps to: a directory of another one is made, and nothing in it.
 pub fn import_tree_at(
     fs: &dyn FileSystem,
     (dir, from): (&HostDir, &[u8]),
     parent: Ino,
     name: &[u8],
+    stay: Option<u64>,
     options: &CopyOptions<'_>,
 ) -> Result<CopyReport> {
     let own = ImportLinks::new(fs);
     let mut import = Import::new(fs, options, &own);
     let host = dir.join(from);
-    let result = Source::named(dir, from, &host)
-        .and_then(|source| import.top((&host, source), parent, name));
+    let result = Source::named(dir, from, &host, stay)
+        .and_then(|source| import.top((&host, source), parent, name, stay));
     import.finish(result)
 }
 
@@ -139,15 +141,15 @@ impl Source {
     /// What a path names, which is not followed.
     fn at(host: &Path) -> Result<Source> {
         match HostDir::place(host).at(host, "stat")? {
-            HostPlace::Name(dir, name) => Source::named(&dir, &name, host),
+            HostPlace::Name(dir, name) => Source::named(&dir, &name, host, None),
             HostPlace::NewDir(..) => Err(nothing()).at(host, "stat"),
             HostPlace::Dir(dir) => Ok(Source::Dir(dir)),
         }
     }
 
-    fn named(dir: &HostDir, name: &[u8], host: &Path) -> Result<Source> {
+    fn named(dir: &HostDir, name: &[u8], host: &Path, stay: Option<u64>) -> Result<Source> {
         let seen = seen(dir, name).at(host, "stat")?;
-        Source::open(dir, name, &seen, None).at(host, "open")
+        Source::open(dir, name, &seen, stay).at(host, "open")
     }
 
     fn target(&self) -> Target<'_> {
@@ -223,8 +225,17 @@ impl<'a> Import<'a> {
         result.map(|()| self.teller.report())
     }
 
-    fn top(&mut self, (host, source): (&Path, Source), parent: Ino, name: &[u8]) -> Result<()> {
-        self.device = source.stat().at(host, "stat")?.key.0;
+    fn top(
+        &mut self,
+        (host, source): (&Path, Source),
+        parent: Ino,
+        name: &[u8],
+        stay: Option<u64>,
+    ) -> Result<()> {
+        self.device = match stay {
+            Some(device) => device,
+            None => source.stat().at(host, "stat")?.key.0,
+        };
         self.source(host.to_owned(), source, parent, name)?;
         self.run()
     }

@@ -2,7 +2,8 @@
 //!
 //! A path that the caller names may lead through links. Below that all is what is in a directory that is open:
 //! whoever may rename in it meanwhile puts nothing else into the volume. Only without -r, where what links
-//! lead to is copied, they are followed there, too.
+//! lead to is copied, they are followed there, too. With -x no directory of another device than its top's is
+//! entered, in a merge as in a copy of a whole tree.
 
 use super::super::draft::Draft;
 use super::super::fill::{self, FileAt};
@@ -21,12 +22,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 use vfs::{Context, FileKind, SetAttr, SetTime};
 
+fn stat_of(dir: &HostDir) -> Result<HostStat> {
+    HostStat::of_file(dir.file()).map_err(|e| Error::host(dir.path(), e))
+}
+
 impl Transfer<'_> {
     /// Copies `host` to the name `name` in `parent`.
     pub fn import(&self, host: &Path, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
         let dir = match HostDir::place(host).map_err(|e| Error::host(host, e))? {
             HostPlace::Name(dir, from) => {
-                return self.import_from(&HostName::new(&dir, &from), parent, name, path);
+                return self.import_from(&HostName::new(&dir, &from), parent, name, path, None);
             }
             HostPlace::NewDir(..) => return Err(Error::host(host, ErrorKind::NotFound.into())),
             HostPlace::Dir(dir) => dir,
@@ -45,19 +50,21 @@ impl Transfer<'_> {
         }
     }
 
+    /// Below the top of a copy with -x, `stay` is the device that it keeps to.
     fn import_from(
         &self,
         from: &HostName<'_>,
         parent: &Node,
         name: &[u8],
         path: &[u8],
+        stay: Option<u64>,
     ) -> Result<()> {
         // Without -r what a link leads to is copied, and of devices and pipes the content.
         let seen = from.dir.stat(from.name, !self.rules.recursive).map_err(|e| from.failed(e))?;
         let seen = &seen.ok_or_else(|| from.failed(ErrorKind::NotFound.into()))?;
         self.is_other(&from.path(), seen)?;
         let Some(old) = parent.child_if_any(name).at(self.volume, path)? else {
-            return self.import_new(from, seen, parent, name, path);
+            return self.import_new((from, seen), parent, name, path, stay);
         };
         let is_dir = seen.is(FileKind::Dir);
         let has_content = seen.is(FileKind::File) || (!self.rules.recursive && !is_dir);
@@ -66,15 +73,13 @@ impl Transfer<'_> {
             false => old,
         };
         match (is_dir, old.is_dir()) {
-            (true, true) => {
-                self.import_below(dir_seen(from, seen, !self.rules.recursive)?, &old, path)
-            }
+            (true, true) => self.import_dir(from, seen, &old, path, stay),
             (false, false) if self.rules.no_clobber => Ok(()),
             (false, false) if self.fills(seen, &old) => self.import_over(from, seen, &old, path),
             (false, false) => {
                 let draft = Draft::new(self.volume, parent, name, true);
                 let mut draft = draft.at(self.volume, path)?;
-                draft.make(|name| self.import_new(from, seen, parent, name, path))?;
+                draft.make(|name| self.import_new((from, seen), parent, name, path, stay))?;
                 draft.keep().at(self.volume, path)
             }
             (true, false) => Err(self.in_the_way(path, "is no directory")),
@@ -91,18 +96,42 @@ impl Transfer<'_> {
         old.attr.kind == FileKind::File && has_content && !links
     }
 
-    fn import_new(
+    /// Into a directory that the volume has. One of another device than `stay` has nothing to give, and what
+    /// would be mounted by entering it is not asked for.
+    fn import_dir(
         &self,
         from: &HostName<'_>,
         seen: &HostStat,
+        to: &Node,
+        path: &[u8],
+        stay: Option<u64>,
+    ) -> Result<()> {
+        let is_foreign = |stat: &HostStat| stay.is_some_and(|device| device != stat.key.0);
+        if is_foreign(seen) {
+            return Ok(());
+        }
+        match dir_seen(from, seen, !self.rules.recursive) {
+            // What came by the opening itself.
+            Ok(dir) if is_foreign(&stat_of(&dir)?) => Ok(()),
+            Ok(dir) => self.import_below(dir, to, path),
+            // The same, where it may not be listed.
+            Err(_) if matches!(from.stat(), Ok(Some(now)) if is_foreign(&now)) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn import_new(
+        &self,
+        (from, seen): (&HostName<'_>, &HostStat),
         parent: &Node,
         name: &[u8],
         path: &[u8],
+        stay: Option<u64>,
     ) -> Result<()> {
         let (fs, host) = (&**self.volume.fs(), from.path());
         let copied = match self.rules.recursive {
             true => self.with_options(|options| {
-                import_tree_at(fs, (from.dir, from.name), parent.ino(), name, options)
+                import_tree_at(fs, (from.dir, from.name), parent.ino(), name, stay, options)
             }),
             false if !seen.is(FileKind::File) => {
                 return self.import_stream(&host, parent, name, path);
@@ -201,6 +230,10 @@ impl Transfer<'_> {
     }
 
     fn import_below(&self, dir: HostDir, to: &Node, path: &[u8]) -> Result<()> {
+        let stay = match self.rules.one_file_system {
+            true => Some(stat_of(&dir)?.key.0),
+            false => None,
+        };
         let names = dir.names().map_err(|e| Error::host(dir.path(), e))?;
         let taken = to.names().at(self.volume, path)?;
         let free = |name: &Vec<u8>| taken.binary_search(name).is_err();
@@ -213,7 +246,7 @@ impl Transfer<'_> {
                 self.tell(&TransferEvent::LeftOut { path: &from.path() });
                 continue;
             }
-            self.go_on(self.import_from(&from, to, &name, &below))?;
+            self.go_on(self.import_from(&from, to, &name, &below, stay))?;
         }
         match self.rules.preserve {
             true => self.import_attributes(dir.path(), dir.file(), to),

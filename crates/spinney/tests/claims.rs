@@ -52,6 +52,13 @@ fn needs() -> bool {
     Command::new("sfdisk").arg("-v").output().is_ok()
 }
 
+/// A loop device over all of `disk`, with the kernel's partitions.
+fn with_partitions(disk: &Path) -> Loop {
+    let whole = Loop::over(disk, "");
+    sh(&format!("partx -d {0}; partx -a {0}", whole.0));
+    whole
+}
+
 #[test]
 fn who_has_another_part_of_the_disk_is_not_in_the_way() {
     require!(root);
@@ -59,8 +66,7 @@ fn who_has_another_part_of_the_disk_is_not_in_the_way() {
     let dir = TempDir::new("claims").unwrap();
     let path = disk(&dir);
     let bytes = Loop::over(&path, "-o 32M --sizelimit 16M");
-    let whole = Loop::over(&path, "");
-    sh(&format!("partx -d {0}; partx -a {0}", whole.0));
+    let whole = with_partitions(&path);
     let devices = [(&bytes, ""), (&whole, "p2")];
     for access in [Access::Write, Access::Read] {
         let other = Medium::open_part(&path, &path, ONE, access).unwrap();
@@ -87,4 +93,90 @@ fn who_has_another_part_of_the_disk_is_not_in_the_way() {
     for (device, behind) in devices {
         assert!(device.claim(behind).is_err(), "{}{behind}", device.0);
     }
+}
+
+/// The partitions are found twice: of the device, and over the file behind it.
+#[test]
+fn a_disk_with_partitions_is_claimed_while_nobody_has_one() {
+    require!(root);
+    require!(needs(), "sfdisk is not installed");
+    let dir = TempDir::new("claims-whole").unwrap();
+    let path = disk(&dir);
+    let whole = with_partitions(&path);
+    drop(whole.claim("").unwrap());
+    for at in [path.as_path(), Path::new(&whole.0), Path::new(&format!("{}p1", whole.0))] {
+        let is_part = at.to_str().unwrap().ends_with("p1");
+        let reader = match is_part {
+            true => Medium::open(at, Access::Read),
+            false => Medium::open_part(at, at, ONE, Access::Read),
+        };
+        let _reader = reader.unwrap();
+        assert!(whole.claim("").is_err(), "{}", at.display());
+    }
+    let claimed = whole.claim("").unwrap();
+    let late = Medium::open_part(&path, &path, ONE, Access::Read);
+    assert!(late.is_err(), "what is claimed was opened");
+    drop(claimed);
+}
+
+/// What was closed by who could have written: there udev makes a disk's partitions anew.
+#[cfg(target_os = "linux")]
+mod watch {
+    #![allow(unsafe_code)]
+
+    use std::ffi::CString;
+    use std::fs::File;
+    use std::io::{ErrorKind, Read};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    pub struct Watch(File);
+
+    impl Watch {
+        pub fn on(node: &str) -> Watch {
+            // SAFETY: no pointer is passed.
+            let raw = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
+            assert!(raw >= 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: nobody else has the new descriptor.
+            let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+            let node = CString::new(node).unwrap();
+            let (raw, events) = (fd.as_raw_fd(), libc::IN_CLOSE_WRITE);
+            // SAFETY: the path ends with a NUL and outlives the call.
+            let watch = unsafe { libc::inotify_add_watch(raw, node.as_ptr(), events) };
+            assert!(watch >= 0, "{}", std::io::Error::last_os_error());
+            Watch(File::from(fd))
+        }
+
+        /// Whether there was one since it was asked last.
+        pub fn saw_one(&mut self) -> bool {
+            match self.0.read(&mut [0; 4096]) {
+                Ok(_) => true,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => false,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_claim_of_a_partition_does_not_open_the_disk_to_write() {
+    require!(root);
+    require!(needs(), "sfdisk is not installed");
+    let dir = TempDir::new("claims-closed").unwrap();
+    let path = disk(&dir);
+    let whole = with_partitions(&path);
+    let mut watch = watch::Watch::on(&whole.0);
+    drop(whole.claim("p2").unwrap());
+    assert!(!watch.saw_one(), "nobody has another part");
+    let other = Medium::open_part(&whole.0, &whole.0, ONE, Access::Read).unwrap();
+    drop(whole.claim("p2").unwrap());
+    assert!(!watch.saw_one(), "another part is read");
+    drop(other);
+    // All of the disk is claimed where nobody has any of it: who comes later is kept off.
+    let claimed = whole.claim("p2").unwrap();
+    assert!(Medium::open_part(&whole.0, &whole.0, TWO, Access::Read).is_err());
+    drop(claimed);
+    assert!(!watch.saw_one(), "all of the disk is locked");
+    drop(File::options().write(true).open(&whole.0).unwrap());
+    assert!(watch.saw_one(), "the watch sees nothing");
 }

@@ -23,6 +23,12 @@ pub struct Claim {
 /// Claims `file`, which was opened at `path`, to write it over or to take it away. Refused is an image or a device
 /// in use, also by this program: one that is open in any Spinney, that the kernel has mounted, and a loop device
 /// over such a file, or the file behind such a device.
+///
+/// Of a partition the disk is claimed, too: all of it, or, while others have other parts of it, that part. Devices are
+/// opened only to be read for that, as udev makes a disk's partitions anew whenever somebody closes it who could have
+/// written, and such a descriptor locks a part against writers alone. So a Spinney that opens the disk later, to read
+/// the part that is claimed, is not kept off if another part was in use at the time of the claim; and where nobody had
+/// any, a second claim, of another partition, is refused meanwhile.
 pub fn claim(file: &File, path: &Path) -> Result<Claim> {
     let meta = file.metadata().map_err(|e| Error::host(path, e))?;
     let is_device = meta.file_type().is_block_device();
@@ -43,17 +49,27 @@ pub fn claim(file: &File, path: &Path) -> Result<Claim> {
         }
         claim.add(lower, *part, path)?;
     }
-    // What else has the same bytes: who reads by way of that has a lock of that.
-    let all: Vec<&Path> = lower.iter().map(|(at, _)| at.as_path()).chain([path]).collect();
+    // Who reads by way of what else has the same bytes has a lock of that.
+    for (device, part) in over(path, lower) {
+        claim.add(&device, part, path)?;
+    }
+    Ok(claim)
+}
+
+/// What else has bytes of `path`, which lies on `lower`: each device once, as a second lock would meet the first.
+fn over(path: &Path, lower: Vec<(PathBuf, Option<Span>)>) -> Vec<(PathBuf, Option<Span>)> {
     let mut over: Vec<_> = below::partitions(path).into_iter().map(|there| (there, None)).collect();
     over.extend(over_part(path, None));
     lower.iter().for_each(|(lower, part)| over.extend(over_part(lower, *part)));
-    for (device, part) in over {
-        if !all.iter().any(|own| below::same(own, &device)) {
-            claim.add(&device, part, path)?;
-        }
-    }
-    Ok(claim)
+    let mut done: Vec<PathBuf> = lower.into_iter().map(|(at, _)| at).collect();
+    done.push(path.to_owned());
+    // A loop device's partitions are found over the file behind it once more. Those meant whole come first.
+    over.retain(|(device, _)| {
+        let new = !done.iter().any(|own| below::same(own, device));
+        done.extend(new.then(|| device.clone()));
+        new
+    });
+    over
 }
 
 /// The loop devices over `part` of `lower`, each with the part of its own bytes that is meant, if not all.
@@ -68,10 +84,15 @@ fn over_part(lower: &Path, part: Option<Span>) -> Vec<(PathBuf, Option<Span>)> {
     in_use::devices_over(lower, part).into_iter().map(own).collect()
 }
 
-/// A part can only be locked to be written by who may write.
+/// A part can only be locked to be written by who may write. A device is opened only to be read: `claim` says why.
 fn open(path: &Path, part: Option<Span>) -> io::Result<File> {
-    let writes = part.map(|_| File::options().read(true).write(true).open(path));
-    writes.and_then(io::Result::ok).map_or_else(|| File::open(path), Ok)
+    if part.is_some()
+        && path.is_file()
+        && let Ok(file) = File::options().read(true).write(true).open(path)
+    {
+        return Ok(file);
+    }
+    File::open(path)
 }
 
 impl Claim {
@@ -90,9 +111,21 @@ fn refused(path: &Path, who: String) -> Error {
 }
 
 fn alone(file: &File, part: Option<Span>, path: &Path, who: impl FnOnce() -> String) -> Result<()> {
-    match patiently(|| blockdev::lock(file, true, part)) {
+    match patiently(|| lock(file, part)) {
         Err(e) if e.kind() == ErrorKind::ResourceBusy => Err(refused(path, who())),
         // Where nothing can be locked nothing is.
         _ => Ok(()),
     }
+}
+
+/// All of a device, if nobody has any of it: that keeps off readers, too.
+fn lock(file: &File, part: Option<Span>) -> io::Result<()> {
+    let is_device = file.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    if part.is_some() && is_device {
+        match blockdev::lock(file, true, None) {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => {}
+            all => return all,
+        }
+    }
+    blockdev::lock(file, true, part)
 }

@@ -10,6 +10,7 @@
 
 use crate::balance::base::run;
 use crate::cli::verb;
+use crate::memory::resident;
 use crate::side::Engine;
 use std::fmt::Write as _;
 use std::fs;
@@ -150,9 +151,9 @@ fn in_process_of_its_own(image: &Path, files: u64) -> io::Result<Row> {
 
 fn in_library(image: &Path, engine: Engine, files: u64) -> io::Result<u64> {
     let fs = (engine.open)(image, OPTIONS)?;
-    let before = resident("self")?;
+    let before = resident(Path::new("/proc/self"))?;
     hold_all(&fs, files).map_err(other)?;
-    let bytes = resident("self")?.saturating_sub(before);
+    let bytes = resident(Path::new("/proc/self"))?.saturating_sub(before);
     fs.destroy().map_err(other)?;
     Ok(bytes)
 }
@@ -175,10 +176,10 @@ fn mounted_by_spinney(options: &Options, image: &Path, at: &Path) -> io::Result<
     let mount = ["mount", "-f", "-o", OPTIONS, &shown, &point];
     let mut server = std::process::Command::new(&program).args(mount).spawn()?;
     let measured = wait_for_mount(at).and_then(|()| {
-        let pid = server.id().to_string();
-        let (before, slabs) = (resident(&pid)?, slabs()?);
+        let process = PathBuf::from(format!("/proc/{}", server.id()));
+        let (before, slabs) = (resident(&process)?, slabs()?);
         walk(at, options.mounted)?;
-        let bytes = resident(&pid)?.saturating_sub(before);
+        let bytes = resident(&process)?.saturating_sub(before);
         let row = |what: String, bytes| Row { side: "mount", files: options.mounted, what, bytes };
         let mut rows = vec![row("server".into(), bytes)];
         rows.extend(grown(&slabs)?.into_iter().map(|(what, bytes)| row(what, bytes)));
@@ -218,14 +219,6 @@ fn walk(at: &Path, files: u64) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Bytes that a process has in memory.
-fn resident(process: &str) -> io::Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("no VmRSS"))
 }
 
 /// Bytes of the kernel's caches of objects, by their names.
@@ -279,9 +272,9 @@ mod tests {
 
     #[test]
     fn a_process_has_memory() {
-        let before = resident("self").unwrap();
+        let before = resident(Path::new("/proc/self")).unwrap();
         let held = std::hint::black_box(vec![1u8; 64 << 20]);
-        assert!(resident("self").unwrap() >= before + (60 << 20));
+        assert!(resident(Path::new("/proc/self")).unwrap() >= before + (60 << 20));
         drop(held);
     }
 }

@@ -89,11 +89,12 @@ impl Drop for Told<'_> {
     }
 }
 
-/// Bytes that a process has in memory.
+/// Bytes that a process, which is a directory of /proc, has in memory.
 pub fn resident(process: &Path) -> io::Result<u64> {
-    let text = fs::read_to_string(process.join("statm"))?;
-    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.map(|pages| pages << 12).ok_or_else(|| io::Error::other("no resident pages"))
+    let text = fs::read_to_string(process.join("status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("no VmRSS"))
 }
 
 /// The largest process that was started with this mount point among its words: a server's

@@ -128,10 +128,10 @@ fn one(name: &[u8]) -> io::Result<CString> {
     }
 }
 
-fn open_at(dir: &File, name: &CStr, flags: libc::c_int, mode: libc::c_uint) -> io::Result<File> {
-    let flags = flags | libc::O_CLOEXEC;
-    // SAFETY: the descriptor is open, and the name NUL-terminated.
-    let fd = unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags, mode) };
+/// A path, or one name in `dir`.
+fn open(dir: libc::c_int, name: &CStr, flags: libc::c_int, mode: libc::c_uint) -> io::Result<File> {
+    // SAFETY: the descriptor is open, or the working directory's, and the name NUL-terminated.
+    let fd = unsafe { libc::openat(dir, name.as_ptr(), flags | libc::O_CLOEXEC, mode) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -139,15 +139,17 @@ fn open_at(dir: &File, name: &CStr, flags: libc::c_int, mode: libc::c_uint) -> i
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
+pub(super) fn open_at(
+    dir: &File,
+    name: &CStr,
+    flags: libc::c_int,
+    mode: libc::c_uint,
+) -> io::Result<File> {
+    open(dir.as_raw_fd(), name, flags, mode)
+}
+
 fn open_path(path: &Path, flags: libc::c_int) -> io::Result<File> {
-    let path = super::c_path(path)?;
-    // SAFETY: the path is NUL-terminated.
-    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call gave it to us alone.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    open(libc::AT_FDCWD, &super::c_path(path)?, flags, 0)
 }
 
 impl HostDir {

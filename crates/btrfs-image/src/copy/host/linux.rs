@@ -1,11 +1,11 @@
 //! Extended attributes, device numbers and what is opened as no file, of Linux.
 
-use super::dir::HostStat;
+use super::dir::{HostStat, open_at};
 use super::{c_path, done, link_by_path};
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -29,14 +29,7 @@ pub(crate) struct Thing(File);
 
 impl Thing {
     pub(crate) fn open(dir: &File, name: &CStr) -> io::Result<Thing> {
-        let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        // SAFETY: the descriptor is open, and the name NUL-terminated.
-        let fd = unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call gave it to us alone.
-        Ok(Thing(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
+        open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0).map(Thing)
     }
 
     pub(crate) fn stat(&self) -> io::Result<HostStat> {

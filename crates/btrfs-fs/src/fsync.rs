@@ -12,8 +12,8 @@ use crate::commit::Committer;
 use crate::error::IntoFs;
 use crate::join::{Queue, Turn};
 use crate::log::{Fallback, NotLogged, Request, TreeLog};
+use crate::semaphore::{Permit, Semaphore};
 use crate::stats::Stats;
-use crate::turns::{AtWork, Turns};
 use btrfs_disk::TreeId;
 use btrfs_txn::{Core, PoisonUnlessDone};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Fsync {
     stats: Arc<Stats>,
     queue: Queue<Request>,
     /// Those who write content back.
-    pub(crate) preparing: Turns,
+    pub(crate) preparing: Semaphore,
 }
 
 impl Fsync {
@@ -37,13 +37,13 @@ impl Fsync {
         committer: Arc<Committer>,
         stats: Arc<Stats>,
     ) -> Fsync {
-        let preparing = Turns::for_processors();
+        let preparing = Semaphore::for_processors();
         Fsync { core, log, committer, stats, queue: Queue::default(), preparing }
     }
 
     /// What each caller has to do by himself, before [`Fsync::log`], he does while he holds this.
-    pub(crate) fn prepare(&self) -> AtWork<'_> {
-        self.preparing.take()
+    pub(crate) fn prepare(&self) -> Permit<'_> {
+        self.preparing.acquire()
     }
 
     /// Returns when the inode, as it was when this was called, is durable.

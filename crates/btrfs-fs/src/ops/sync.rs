@@ -42,12 +42,12 @@ pub(crate) fn fsync(engine: &Engine, ino: Ino, opened: u64, _datasync: bool) -> 
     Ok(())
 }
 
-/// In a turn, with no lock held at first; but where content is written past the page cache, each waits for
+/// With a permit, and no lock held at first; but where content is written past the page cache, each waits for
 /// the device, which takes many at once. Nor does one wait who has none to write.
 fn write_back(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
     let has_content = || inode.read().is_ok_and(|state| state.dirty.is_some());
     let copies = !engine.core.volume.tells_late() && has_content();
-    let _turn = copies.then(|| engine.fsync.prepare());
+    let _permit = copies.then(|| engine.fsync.prepare());
     engine.writeback.flush_inode(inode)
 }
 
@@ -102,23 +102,22 @@ pub(crate) fn sync(engine: &Engine, thread: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::reserve::tests::volume;
-    use vfs::{Context, FileKind, FileSystem};
+    use crate::reserve::tests::{new_file, volume};
+    use vfs::{Context, FileSystem};
 
     #[test]
-    fn who_has_no_content_to_write_waits_for_no_turn() {
+    fn who_has_no_content_to_write_asks_for_no_permit() {
         let fs = volume(128, 16384);
         let cx = Context { umask: 0o022, ..Context::default() };
-        let made = fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0).expect("create");
-        let file = made.attr.ino;
-        let turns = || fs.engine.fsync.preparing.asked();
+        let file = new_file(&fs);
+        let asked = || fs.engine.fsync.preparing.asked();
         fs.fsync(fs.root(), false).expect("fsync of a directory");
-        assert_eq!(turns(), 0);
+        assert_eq!(asked(), 0);
         fs.write(&cx, file, 0, b"content", Default::default()).expect("write");
         fs.fsync(file, false).expect("fsync");
-        assert_eq!(turns(), 1);
+        assert_eq!(asked(), 1);
         fs.fsync(file, false).expect("once more");
-        assert_eq!(turns(), 1);
+        assert_eq!(asked(), 1);
         fs.destroy().expect("close");
     }
 }

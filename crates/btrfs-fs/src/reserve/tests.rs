@@ -8,6 +8,7 @@ use btrfs_txn::delta::{ActionCost, TreeAction};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use vfs::{Context, FileKind, FileSystem, Ino};
 
 /// An empty volume whose device is `mib` MiB of memory, and nobody at work on it.
 pub(crate) fn volume(mib: u64, node_size: u32) -> BtrfsFs {
@@ -19,6 +20,13 @@ pub(crate) fn volume_with(options: Options) -> BtrfsFs {
     let device = Arc::new(MemDevice::new(128 << 20));
     btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
     BtrfsFs::open_device(device, options).expect("open")
+}
+
+/// A new file in its root directory, which has one lookup reference.
+pub(crate) fn new_file(fs: &BtrfsFs) -> Ino {
+    let cx = Context { umask: 0o022, ..Context::default() };
+    let made = fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0);
+    made.expect("create").attr.ino
 }
 
 /// The same on a device.

@@ -243,16 +243,22 @@ fn named<'scope, T: Send + 'scope>(
     std::thread::Builder::new().name(name.into()).spawn_scoped(scope, work).unwrap()
 }
 
-/// A remount is at its last commit, and the volume is closed beside it: what is erased for that is in a commit, or
-/// left to the next mount, and nobody hears of an error.
-#[test]
-fn a_remount_and_the_end_come_one_behind_the_other() {
+/// Who closes it reads to erase an open file that has no name any more.
+fn with_something_to_erase() -> (Arc<Hooked<SimDevice, Reads>>, BtrfsFs) {
     let below = SimDevice::new(with_subvolumes().image());
     let device = Arc::new(Hooked { below, hook: Reads(Places::default()) });
     let fs = BtrfsFs::open_device(device.clone(), Options { cache_bytes: 0, ..top() }).unwrap();
     new_file(&fs, "open", &[7; 9000]);
     fs.unlink(&CX, fs.root(), b"open").unwrap();
     fs.sync().unwrap();
+    (device, fs)
+}
+
+/// A remount is at its last commit, and the volume is closed beside it: what is erased for that is in a commit, or
+/// left to the next mount, and nobody hears of an error.
+#[test]
+fn a_remount_and_the_end_come_one_behind_the_other() {
+    let (device, fs) = with_something_to_erase();
     let places = &device.hook.0;
     places.arm("read");
     std::thread::scope(|scope| {
@@ -284,12 +290,7 @@ fn a_remount_and_the_end_come_one_behind_the_other() {
 /// Nor is it stopped as by a crash while it is being closed: what is under way comes to its end.
 #[test]
 fn the_end_comes_before_a_shutdown_beside_it() {
-    let below = SimDevice::new(with_subvolumes().image());
-    let device = Arc::new(Hooked { below, hook: Reads(Places::default()) });
-    let fs = BtrfsFs::open_device(device.clone(), Options { cache_bytes: 0, ..top() }).unwrap();
-    new_file(&fs, "open", &[7; 9000]);
-    fs.unlink(&CX, fs.root(), b"open").unwrap();
-    fs.sync().unwrap();
+    let (device, fs) = with_something_to_erase();
     let places = &device.hook.0;
     places.arm("erase");
     std::thread::scope(|scope| {

@@ -84,20 +84,18 @@ fn unread(all: Vec<Arc<Delta>>, mut rest: impl FnMut()) -> Vec<Arc<Delta>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::tests::{volume, volume_with};
+    use crate::reserve::tests::{new_file, volume, volume_with};
     use crate::{BtrfsFs, Options};
     use btrfs_disk::Generation;
     use std::sync::Weak;
     use std::time::Instant;
-    use vfs::{Context, FileKind, FileSystem};
+    use vfs::FileSystem;
 
     /// A reader of before the seal, and one of behind it.
     #[test]
     fn who_reads_a_delta_that_is_committed_does_not_free_it() {
         let fs = volume(128, 16384);
-        let cx = Context { umask: 0o022, ..Context::default() };
-        let made = fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0).expect("create");
-        fs.forget(made.attr.ino, 1);
+        fs.forget(new_file(&fs), 1);
         let view = fs.engine.core.view();
         let layers = Arc::clone(&view.layers);
         let delta = Arc::downgrade(&layers.current);
@@ -113,9 +111,7 @@ mod tests {
     #[test]
     fn what_nobody_reads_is_freed_at_once() {
         let fs = volume(128, 16384);
-        let cx = Context { umask: 0o022, ..Context::default() };
-        let made = fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0).expect("create");
-        fs.forget(made.attr.ino, 1);
+        fs.forget(new_file(&fs), 1);
         let delta = Arc::downgrade(&fs.engine.core.view().layers.current);
         fs.sync().expect("sync");
         assert_eq!(delta.strong_count(), 0);
@@ -154,9 +150,7 @@ mod tests {
     fn reader(fs: &BtrfsFs) -> (impl Sized + use<>, Weak<Delta>) {
         let layers = Arc::clone(&fs.engine.core.view().layers);
         let delta = Arc::downgrade(&layers.current);
-        let cx = Context { umask: 0o022, ..Context::default() };
-        let made = fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0).expect("create");
-        fs.forget(made.attr.ino, 1);
+        fs.forget(new_file(fs), 1);
         (layers, delta)
     }
 

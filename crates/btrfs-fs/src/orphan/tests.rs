@@ -4,19 +4,15 @@ use super::data_reloc;
 use crate::BtrfsFs;
 use crate::erasures::Steps;
 use crate::ino::{InodeId, id_of};
-use crate::reserve::tests::volume;
+use crate::reserve::tests::{new_file, volume};
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::items::{FileExtent, InodeItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::ObjectId;
-use vfs::{Context, FileKind, FileSystem, Ino};
+use vfs::{Context, FileSystem, Ino};
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
-
-fn create(fs: &BtrfsFs) -> Ino {
-    fs.mknod(&CX, fs.root(), b"file", FileKind::File, 0o644, 0).expect("create").attr.ino
-}
 
 /// A step hears that the mount is read-only, and what becomes of the inode is decided when that is over: who ended it
 /// has looked before at what waits.
@@ -24,7 +20,7 @@ fn create(fs: &BtrfsFs) -> Ino {
 fn what_heard_of_a_remount_is_not_left_to_the_next_mount() {
     let fs = volume(128, 16384);
     let engine = &fs.engine;
-    let open = create(&fs);
+    let open = new_file(&fs);
     fs.unlink(&CX, fs.root(), b"file").expect("unlink");
     fs.sync().expect("sync");
     engine.core.health.refuse_changes(true);
@@ -37,7 +33,7 @@ fn what_heard_of_a_remount_is_not_left_to_the_next_mount() {
     engine.orphans.settle(erasure, heard);
     assert_eq!(engine.orphans.erasures.count(), 1, "it waits still");
     // With something to commit.
-    create(&fs);
+    new_file(&fs);
     fs.sync().expect("sync");
     assert!(engine.inodes.get(open).is_err(), "erased behind the commit");
     fs.destroy().expect("close");
@@ -45,7 +41,7 @@ fn what_heard_of_a_remount_is_not_left_to_the_next_mount() {
 
 /// A file of so many extents, and the inode that holds them too in the tree for moving content.
 fn moved(fs: &BtrfsFs, extents: u64) -> (Ino, InodeId) {
-    let file = create(fs);
+    let file = new_file(fs);
     for extent in 0..extents {
         fs.write(&CX, file, extent * 8192, &[7; 4096], Default::default()).expect("write");
     }

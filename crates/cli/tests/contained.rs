@@ -132,6 +132,7 @@ fn what_is_mounted_in_a_source_need_not_be_listed_to_be_left_out() {
 #[test]
 fn what_is_mounted_when_a_copy_enters_is_copied_and_not_for_the_sake_of_one_that_stays() {
     require!(root);
+    require!(sh("python3 -V").status.success(), "python3 is not installed");
     let image = Image::new("automounts");
     let dir = image.dir.path().display();
     sh(&format!("cd {dir}; mkdir -p src/auto"));

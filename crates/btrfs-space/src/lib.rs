@@ -24,6 +24,8 @@ pub use settle::{
     CountedMoves, DataFate, DropState, MoveContent, MoveNodes, MovedNodes, Settle, Settled,
     count_moves,
 };
+#[cfg(feature = "fault-injection")]
+pub use space::Moment;
 pub use space::{
     Claim, ClassTotals, DataReservation, GoneChunk, GroupInfo, Kept, Kind, MetadataReservation,
     NewChunk, Priority, Prover, SharedReservation, Space, SpaceRoots, Totals, Unproven,

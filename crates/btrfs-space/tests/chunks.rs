@@ -8,7 +8,7 @@ use btrfs_disk::ids::block_group::{DATA, DUP, METADATA};
 use btrfs_disk::items::{BlockGroupItem, DevExtent};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, FixedSize, Key, TreeId};
-use btrfs_space::{Claim, GroupInfo, Kept, Kind, Priority, Space, Unproven};
+use btrfs_space::{Claim, GroupInfo, Kept, Kind, Moment, Priority, Space, Unproven};
 use btrfs_tree::NodeStore;
 use common::derive::{assert_space_true, assert_true};
 use common::edit::Commit;
@@ -282,6 +282,47 @@ fn others_are_allocated_from_where_a_group_cannot_be_read() {
     });
 }
 
+/// Of two who look for room at once, one makes the last chunk that the device has room for: it has room for
+/// the other as well.
+#[test]
+fn the_last_chunk_is_there_for_all_who_looked_before_it_came() {
+    with_kernel(|| {
+        for kind in [Kind::Data, Kind::Metadata] {
+            let image = Image::new("512M", &["-m", "single"]);
+            let opened = image.open();
+            let space = opened.space();
+            let others = move |space: &Space| while space.new_chunk(kind).is_ok() {};
+            space.meanwhile(Moment::NoRoom, others);
+            let wanted = space.totals().unallocated / 4 * 3;
+            let reserve = || match kind {
+                Kind::Data => space.reserve_data(wanted).map(drop),
+                _ => space.reserve_metadata(wanted, Priority::Normal).map(drop),
+            };
+            let before = space.chunk_changes();
+            reserve().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            assert!(space.chunk_changes() > before + 1, "others made some");
+        }
+    });
+}
+
+/// Of two who look for an empty chunk of the other kind, one finds it, and its room is for both.
+#[test]
+fn who_finds_nothing_to_give_back_since_another_has_done_it_looks_for_room_again() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-m", "single"]);
+        let opened = image.open();
+        let space = opened.space();
+        while space.new_chunk(Kind::Data).is_ok() {}
+        let others = |space: &Space| {
+            while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim") {}
+        };
+        let seen = space.chunk_changes();
+        space.meanwhile(Moment::Reclaim, others);
+        assert!(space.reclaim_for(Kind::Metadata, seen).expect("reclaim"), "look again");
+        assert!(!space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"));
+    });
+}
+
 /// Small files live in metadata: the last data group, if it is large and empty, makes room.
 #[test]
 fn the_last_empty_data_group_is_exchanged_for_a_small_one() {
@@ -290,18 +331,27 @@ fn the_last_empty_data_group_is_exchanged_for_a_small_one() {
         let opened = image.open();
         let space = opened.space();
         let reservation = space.reserve_data(40 << 20).expect("makes a large group");
-        assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"), "the small one goes");
+        assert!(
+            space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"),
+            "the small one goes"
+        );
         let before = space.totals();
         assert!(before.data.total > 40 << 20 && before.data.used == 0);
-        assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "reservations are kept");
+        assert!(
+            !space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"),
+            "reservations are kept"
+        );
         drop(reservation);
         let reservation = space.reserve_data(7 << 20).expect("room");
-        assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"));
+        assert!(space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"));
         let after = space.totals();
         assert_eq!((after.data.total, after.data.reserved), (8 << 20, 7 << 20));
         assert_eq!(after.unallocated - before.unallocated, before.data.total - (8 << 20));
         drop(reservation);
-        assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "the last one stays");
+        assert!(
+            !space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"),
+            "the last one stays"
+        );
         let commit = Commit::new(&opened, &space);
         commit.finish();
         drop((space, opened));

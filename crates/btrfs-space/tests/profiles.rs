@@ -148,7 +148,7 @@ fn the_last_group_of_two_copies_stays() {
         space.new_chunk(Kind::Data).expect("room");
         space.convert_to(Kind::Data, None);
         assert_eq!(space.profile_of(Kind::Data), DUP);
-        while space.reclaim_for(Kind::Metadata).expect("reclaim") {
+        while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim") {
             assert_eq!(space.profile_of(Kind::Data), DUP);
         }
         assert_eq!(groups(&space, DATA), 1);
@@ -173,7 +173,7 @@ fn what_takes_the_place_of_the_last_group_of_two_copies_has_two() {
         let large = space.new_chunk(Kind::Data).expect("room").chunk.fields.length;
         assert!(large >= 16 * MIB, "{large}");
         space.convert_to(Kind::Data, None);
-        while space.reclaim_for(Kind::Metadata).expect("reclaim") {
+        while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim") {
             assert_eq!(space.profile_of(Kind::Data), DUP);
         }
         let infos = space.group_infos();
@@ -194,7 +194,10 @@ fn the_last_group_of_data_stays_where_another_finds_no_place() {
             space.new_chunk(Kind::Metadata).expect("room");
         }
         let room = space.reserve_data(40 * MIB).expect("makes a large group");
-        assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"), "the small one goes");
+        assert!(
+            space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"),
+            "the small one goes"
+        );
         drop(room);
         let _reserved = space.reserve_data(7 * MIB).expect("room");
         let infos = space.group_infos();
@@ -202,12 +205,18 @@ fn the_last_group_of_data_stays_where_another_finds_no_place() {
         let at = opened.volume.chunk(last.logical).expect("there").stripes[0].1.0;
         space.will_shrink(at).expect("it can be made smaller");
         while space.new_chunk(Kind::Metadata).is_ok() {}
-        assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "it has to stay");
+        assert!(
+            !space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"),
+            "it has to stay"
+        );
         assert_eq!(space.group_infos().iter().filter(|g| g.flags & DATA != 0).count(), 1);
         let data = space.totals().data;
         assert!(data.free >= data.reserved && data.reserved == 7 * MIB, "{data:?}");
         space.do_not_shrink();
-        assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"), "where it lay");
+        assert!(
+            space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim"),
+            "where it lay"
+        );
         assert_eq!(space.totals().data.total, 8 * MIB);
     });
 }

@@ -5,7 +5,7 @@
 
 use super::bound::{Cost, accounts, accounts_after, bound};
 use super::{Reservations, cost_of};
-use btrfs_disk::Error;
+use crate::error::IntoFs;
 use btrfs_space::{Kind, MetadataReservation, Priority};
 use btrfs_txn::delta::Delta;
 use std::sync::atomic::Ordering;
@@ -65,18 +65,24 @@ impl Reservations {
     /// writeback has just added, and takes what is kept for commits. Both may fail all the same
     /// on a volume that somebody else filled: then what is free must do.
     pub(crate) fn hold_for_commit(&self) -> Option<MetadataReservation> {
-        while let Err(FsError::Posix(Errno::ENOSPC)) = self.cover_delta() {
-            if !matches!(self.core.space.reclaim_for(Kind::Metadata), Ok(true)) {
-                break;
-            }
-        }
-        let bytes = accounts(&self.trees());
+        // What is missing of it `complete` asks for once more.
+        let _covered = self.with_empty_chunks(|| self.cover_delta());
+        self.reserve_for_commit(accounts(&self.trees()))
+    }
+
+    fn reserve_for_commit(&self, bytes: u64) -> Option<MetadataReservation> {
+        let reserve = || self.core.space.reserve_metadata(bytes, Priority::Commit).fs();
+        self.with_empty_chunks(reserve).ok()
+    }
+
+    /// As long as it finds no room an empty chunk of data is given up for it.
+    fn with_empty_chunks<T>(&self, mut reserve: impl FnMut() -> vfs::Result<T>) -> vfs::Result<T> {
         loop {
-            match self.core.space.reserve_metadata(bytes, Priority::Commit) {
-                Ok(kept) => return Some(kept),
-                Err(Error::NoSpace)
-                    if matches!(self.core.space.reclaim_for(Kind::Metadata), Ok(true)) => {}
-                Err(_) => return None,
+            let seen = self.core.space.chunk_changes();
+            match reserve() {
+                Err(FsError::Posix(Errno::ENOSPC))
+                    if matches!(self.core.space.reclaim_for(Kind::Metadata, seen), Ok(true)) => {}
+                reserved => return reserved,
             }
         }
     }
@@ -140,7 +146,7 @@ impl Reservations {
         let have = held.as_ref().map_or(0, MetadataReservation::bytes);
         let missing = files.saturating_sub(have);
         if missing > 0
-            && let Ok(more) = self.core.space.reserve_metadata(missing, Priority::Commit)
+            && let Some(more) = self.reserve_for_commit(missing)
         {
             self.absorb(held, more, Priority::Commit);
         }

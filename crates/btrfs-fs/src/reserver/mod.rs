@@ -211,6 +211,7 @@ impl Reserver {
     pub(crate) fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
         let mut search = self.search();
         loop {
+            self.looks(&mut search);
             match self.core.space.reserve_data(bytes) {
                 Err(Error::NoSpace) => {}
                 other => return other.fs(),
@@ -244,6 +245,7 @@ impl Reserver {
         let removes = priority == Priority::Delete;
         let (mut search, mut turn) = (self.search(), None);
         loop {
+            self.looks(&mut search);
             match self.reservations.hold(cost, priority) {
                 Err(FsError::Posix(Errno::ENOSPC)) => {}
                 other => return other,

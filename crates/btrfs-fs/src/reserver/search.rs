@@ -47,12 +47,20 @@ pub(super) struct Search {
     /// Steps of erasing in the background of which it knows, and times that it waited for more.
     erased: u64,
     erasures: u32,
+    /// Chunks that had come and gone when it last looked.
+    chunks: u64,
 }
 
 impl Reserver {
     /// One that begins.
     pub(super) fn search(&self) -> Search {
-        Search { commits: 0, waited: false, ends: 0, erased: self.erasures.steps(), erasures: 0 }
+        let (erased, chunks) = (self.erasures.steps(), self.core.space.chunk_changes());
+        Search { commits: 0, waited: false, ends: 0, erased, erasures: 0, chunks }
+    }
+
+    /// It looks whether there is room: chunks that come or go from now on are a reason to look again.
+    pub(super) fn looks(&self, search: &mut Search) {
+        search.chunks = self.core.space.chunk_changes();
     }
 
     /// Does the next thing that may make room for `wanted` bytes; false: nothing is left.
@@ -68,7 +76,7 @@ impl Reserver {
         // many commits that bring little.
         if !self.much_is_held()
             && priority == Priority::Normal
-            && self.core.space.reclaim_for(kind).fs()?
+            && self.core.space.reclaim_for(kind, search.chunks).fs()?
         {
             return Ok(true);
         }
@@ -91,7 +99,7 @@ impl Reserver {
             self.committer.wait_for_readers(kind);
             return Ok(true);
         }
-        if self.core.space.reclaim_for(kind).fs()? {
+        if self.core.space.reclaim_for(kind, search.chunks).fs()? {
             return Ok(true);
         }
         // A removal may be what is being erased.

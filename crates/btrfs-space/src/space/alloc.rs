@@ -77,6 +77,8 @@ impl Space {
     ) -> Result<Option<Extent>> {
         let good = ask.min.max(ask.want.min(GOOD_ENOUGH));
         loop {
+            // This first: a chunk that comes meanwhile is looked at.
+            let chunks = self.chunk_changes();
             let groups = class.snapshot();
             let among = Among { groups: &groups, profile: class.profile(), as_wanted: true };
             if let found @ Some(_) = self.whole(class, &among, ask)? {
@@ -88,7 +90,7 @@ impl Space {
             if *in_vain {
                 return self.at_last(class, among, ask);
             }
-            match self.chunk_for(kind, groups.len()) {
+            match self.chunk_for(kind, chunks) {
                 // What it had others may have by the time that we look, and then there are more.
                 Ok(Some(new)) => {
                     let longest = self.group_at(new.logical).map_or(0, |group| group.longest());

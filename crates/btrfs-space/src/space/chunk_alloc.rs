@@ -185,11 +185,12 @@ fn wanted_len(flags: u64, total: u64) -> u64 {
 }
 
 impl Space {
-    /// Makes one chunk more for `kind` unless another thread has just done so (the
-    /// caller saw `seen` groups). `NoSpace` where the device is full.
-    pub(super) fn chunk_for(&self, kind: Kind, seen: usize) -> Result<Option<NewChunk>> {
+    /// Makes one chunk more for `kind` unless chunks have come or gone since there were `seen`
+    /// changes of them: what the caller looked for in vain may be there now. `NoSpace` where the
+    /// device is full.
+    pub(super) fn chunk_for(&self, kind: Kind, seen: u64) -> Result<Option<NewChunk>> {
         let mut device = self.device.lock();
-        if self.class(kind).snapshot().len() != seen {
+        if self.chunk_changes() != seen {
             return Ok(None);
         }
         self.make_chunk(&mut device, kind).map(Some)
@@ -327,7 +328,19 @@ impl Space {
         self.all_recorded.store(u64::MAX, Ordering::Release);
         self.publish_group(&new, flags, len)?;
         self.retune(device);
+        self.chunks_changed();
         Ok(new)
+    }
+
+    /// Chunks that have come and gone so far. Who reads it before he looks for room, and again when he found
+    /// none, knows whether to look once more.
+    pub fn chunk_changes(&self) -> u64 {
+        self.chunk_changes.load(Ordering::Acquire)
+    }
+
+    /// The chunk lock is held, and what reservations may count on is known already.
+    pub(super) fn chunks_changed(&self) {
+        self.chunk_changes.fetch_add(1, Ordering::Release);
     }
 
     /// The superblock has to name it beside all others: one too many, and no commit succeeds any more.
@@ -407,7 +420,8 @@ impl Space {
     /// What reservations may count on, from what the device and the groups have now.
     pub(super) fn retune(&self, device: &Device) {
         let unallocated = device.unallocated();
-        self.unallocated.store(unallocated, Ordering::Relaxed);
+        // Behind what new chunks have free: see `could_hold`.
+        self.unallocated.store(unallocated, Ordering::Release);
         let class = self.class(Kind::Metadata);
         let placeable = device.placeable(class.copies());
         class.count_on(if self.mixed() { 0 } else { placeable });

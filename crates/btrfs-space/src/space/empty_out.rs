@@ -78,8 +78,9 @@ impl Space {
     /// together would not do.
     fn chunk_towards(&self, kind: Kind, bytes: i64, floor: i64) -> Result<()> {
         loop {
+            let seen = self.chunk_changes();
             match self.could_hold(kind, bytes, floor) {
-                Err(Error::NoSpace) if self.reclaim_for(kind)? => {}
+                Err(Error::NoSpace) if self.reclaim_for(kind, seen)? => {}
                 could => {
                     could?;
                     return self.chunk_in_any_case(kind);
@@ -91,8 +92,9 @@ impl Space {
     /// A new chunk, for which empty ones of another kind make room.
     fn chunk_in_any_case(&self, kind: Kind) -> Result<()> {
         loop {
+            let seen = self.chunk_changes();
             match self.new_chunk(kind) {
-                Err(Error::NoSpace) if self.reclaim_for(kind)? => {}
+                Err(Error::NoSpace) if self.reclaim_for(kind, seen)? => {}
                 made => return made.map(drop),
             }
         }

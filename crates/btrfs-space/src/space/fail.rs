@@ -6,6 +6,7 @@
 use super::Kind;
 use btrfs_disk::{Error, Result};
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Numbers count from 0, which is the first after `armed`, all kinds together.
@@ -16,6 +17,20 @@ pub(super) struct Faults {
     from: AtomicU64,
     to: AtomicU64,
     no_data: AtomicBool,
+    /// What another thread does then, once.
+    meanwhile: Mutex<Option<(Moment, Work)>>,
+}
+
+type Work = Box<dyn FnOnce(&super::Space) + Send>;
+
+/// Where another thread may come between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: a switch of tests.
+pub enum Moment {
+    /// A reservation has found no room in the chunks that there are.
+    NoRoom,
+    /// Somebody looks for an empty chunk to give back.
+    Reclaim,
 }
 
 impl Faults {
@@ -29,9 +44,20 @@ impl Faults {
         let fails = fails || kind == Kind::Data && self.no_data.load(Ordering::Relaxed);
         if fails { Err(Error::NoSpace) } else { Ok(()) }
     }
+
+    pub(super) fn come_between(&self, now: Moment, space: &super::Space) {
+        let is_now = |meanwhile: &mut (Moment, Work)| meanwhile.0 == now;
+        let work = self.meanwhile.lock().expect("unpoisoned").take_if(is_now);
+        work.into_iter().for_each(|(_, work)| work(space));
+    }
 }
 
 impl super::Space {
+    /// Another thread does this just then, once.
+    pub fn meanwhile(&self, when: Moment, work: impl FnOnce(&super::Space) + Send + 'static) {
+        *self.faults.meanwhile.lock().expect("unpoisoned") = Some((when, Box::new(work)));
+    }
+
     fn armed(&self) -> &Faults {
         self.faults.armed.store(true, Ordering::Relaxed);
         &self.faults

@@ -50,6 +50,7 @@ impl Space {
             groups: RwLock::new(Rank::Groups, BTreeMap::new()),
             device: Mutex::new(Rank::Chunks, Device::load(volume)),
             unallocated: AtomicU64::new(0),
+            chunk_changes: AtomicU64::new(0),
             all_recorded: AtomicU64::new(0),
             device_bytes: AtomicU64::new(volume.superblock().fields.dev_item.total_bytes),
             prover: OnceLock::new(),

@@ -27,6 +27,8 @@ mod trim;
 mod undo;
 
 pub use chunk_alloc::NewChunk;
+#[cfg(feature = "fault-injection")]
+pub use fail::Moment;
 pub use load::SpaceRoots;
 pub use prove::{Claim, Prover, Unproven};
 pub use reclaim::GoneChunk;
@@ -65,6 +67,8 @@ pub struct Space {
     groups: RwLock<BTreeMap<u64, Arc<Group>>>,
     device: Mutex<Device>,
     unallocated: AtomicU64,
+    /// How often a chunk came or went; behind the chunk lock.
+    chunk_changes: AtomicU64,
     /// The commit that knows all chunks; `u64::MAX`: none does yet.
     all_recorded: AtomicU64,
     device_bytes: AtomicU64,

@@ -30,8 +30,12 @@ pub struct GoneChunk {
 
 impl Space {
     /// Gives one empty chunk of another kind back, so that `kind` can have its room; false
-    /// if there is none.
-    pub fn reclaim_for(&self, kind: Kind) -> Result<bool> {
+    /// if there is none. Nor is one given back where chunks have come or gone since there were
+    /// `seen` changes of them ([`Space::chunk_changes`]): whoever found no room then may find some now, which
+    /// another has made.
+    pub fn reclaim_for(&self, kind: Kind, seen: u64) -> Result<bool> {
+        #[cfg(feature = "fault-injection")]
+        self.faults.come_between(super::Moment::Reclaim, self);
         let from = match kind {
             Kind::Data => Kind::Metadata,
             Kind::Metadata | Kind::System => Kind::Data,
@@ -40,6 +44,9 @@ impl Space {
             return Ok(false);
         }
         let mut device = self.device.lock();
+        if self.chunk_changes() != seen {
+            return Ok(true);
+        }
         let class = self.class(from);
         let floor = match from {
             Kind::Metadata => class.global_reserve.load(Ordering::Relaxed),
@@ -116,6 +123,7 @@ impl Space {
         self.groups.write().remove(&group.start);
         self.volume.remove_chunk(logical)?;
         self.retune(device);
+        self.chunks_changed();
         Ok(())
     }
 }

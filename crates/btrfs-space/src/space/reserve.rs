@@ -2,7 +2,9 @@
 //!
 //! A reservation is a value that only this module makes. Making one is an atomic update of
 //! its class's counter; only where that fails a chunk may be made, or what chunks to come can
-//! add is counted on, both under the chunk lock.
+//! add is counted on, both under the chunk lock. Where neither was possible, but a chunk has come or gone
+//! since the first look, it is looked for again: another's chunk may have been the last that the device
+//! had room for, and has room for two.
 //!
 //! Invariants: data reservations are always covered by free space of data block groups.
 //! Metadata reservations may count on half of the unallocated device space, which data
@@ -97,11 +99,16 @@ impl Space {
             true => class.global_reserve.load(Ordering::Relaxed),
             false => 0,
         };
-        while !class.reserve(signed, floor()) {
+        loop {
+            let seen = self.chunk_changes();
+            if class.reserve(signed, floor()) {
+                return Ok(DataReservation::new(class, bytes));
+            }
+            #[cfg(feature = "fault-injection")]
+            self.faults.come_between(super::Moment::NoRoom, self);
             self.could_hold(Kind::Data, signed, floor())?;
-            self.chunk_for(Kind::Data, class.snapshot().len())?;
+            self.chunk_for(Kind::Data, seen)?;
         }
-        Ok(DataReservation::new(class, bytes))
     }
 
     /// A reservation of data that many have together, of nothing yet.
@@ -141,17 +148,23 @@ impl Space {
             Priority::Delete => class.commit_reserve.load(Ordering::Relaxed),
             Priority::Commit => 0,
         };
-        while !class.reserve_ahead(signed, kept(), || self.device.lock()) {
+        loop {
+            let seen = self.chunk_changes();
+            if class.reserve_ahead(signed, kept(), || self.device.lock()) {
+                return Ok(MetadataReservation::new(class, bytes));
+            }
+            #[cfg(feature = "fault-injection")]
+            self.faults.come_between(super::Moment::NoRoom, self);
             self.could_hold(Kind::Metadata, signed, kept())?;
-            self.chunk_for(Kind::Metadata, class.snapshot().len())?;
+            self.chunk_for(Kind::Metadata, seen)?;
         }
-        Ok(MetadataReservation::new(class, bytes))
     }
 
     /// Refuses what all chunks together could not hold with `floor` bytes left, before any is made.
     pub(super) fn could_hold(&self, kind: Kind, bytes: i64, floor: i64) -> Result<()> {
         let class = self.class(kind);
-        let unallocated = self.unallocated.load(Ordering::Relaxed);
+        // This first: a chunk that comes meanwhile is counted twice, and not at all the other way round.
+        let unallocated = self.unallocated.load(Ordering::Acquire);
         let room = match kind {
             Kind::Data if !self.mixed() => {
                 unallocated.saturating_sub(self.class(Kind::Metadata).owed(0))

@@ -5,6 +5,7 @@
 //! extent and through to the device, whatever their length: one that fails has changed no content.
 
 use super::behind_end::drop_content_behind_end;
+use super::in_place;
 use super::truncate::zero_tail;
 use super::xattr::drop_capability;
 use crate::engine::Engine;
@@ -77,21 +78,51 @@ pub(crate) fn write(
     end_of(offset, data.len() as u64)?;
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    let most = data.len() as u64 + 4 * engine.core.sector();
-    let sectors = (data.len() as u64).next_multiple_of(engine.core.sector());
-    let promise = engine.reserver.within_limits(inode.id.tree, sectors)?;
-    let gathers = engine.core.features.no_holes && !flags.direct && short(data.len() as u64);
-    let cost = cost::write(&engine.core.geometry, gathers);
-    let mut reserved = engine.reserver.reserve_content(most, cost)?;
-    let result = write_locked(engine, &inode, offset, data, flags, &mut reserved.dirty);
-    drop((reserved, promise));
-    let file_wants_sync = result?;
+    let file_wants_sync = write_where_room_is(engine, &inode, (offset, data), flags)?;
     if flags.sync {
         super::sync::fsync(engine, ino, 0, true)?;
     } else if file_wants_sync {
         sync_unless_held(engine, ino)?;
     }
     Ok(data.len())
+}
+
+/// Where there is no room, and no limit allows more, what the file has may do; nobody looks for room before that
+/// is known.
+fn write_where_room_is(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    (offset, data): (u64, &[u8]),
+    flags: WriteFlags,
+) -> Result<bool> {
+    let in_place = |parts| in_place::write(engine, inode, (offset, data), flags, parts);
+    if engine.reserver.may_lack_room(inode.id.tree, data.len() as u64)
+        && let Ok(Some(wants_sync)) = in_place(false)
+    {
+        return Ok(wants_sync);
+    }
+    match write_in_room(engine, inode, (offset, data), flags) {
+        Err(error) if [libc::ENOSPC, libc::EDQUOT].contains(&error.errno()) => {
+            in_place(flags.cached)?.ok_or(error)
+        }
+        written => written,
+    }
+}
+
+/// Into space that is reserved for it.
+fn write_in_room(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    (offset, data): (u64, &[u8]),
+    flags: WriteFlags,
+) -> Result<bool> {
+    let most = data.len() as u64 + 4 * engine.core.sector();
+    let sectors = (data.len() as u64).next_multiple_of(engine.core.sector());
+    let _promise = engine.reserver.within_limits(inode.id.tree, sectors)?;
+    let gathers = engine.core.features.no_holes && !flags.direct && short(data.len() as u64);
+    let cost = cost::write(&engine.core.geometry, gathers);
+    let mut reserved = engine.reserver.reserve_content(most, cost)?;
+    write_locked(engine, inode, offset, data, flags, &mut reserved.dirty)
 }
 
 /// What is written while commits are held is durable with all that is held back, and not before.
@@ -121,12 +152,7 @@ fn write_locked(
     let (_still, mut state) = lock_for(engine, inode, offset, straight)?;
     check_file(&state)?;
     prepare(engine, inode, &mut state, offset, budget)?;
-    if !flags.cached {
-        take_capability(engine, inode, &mut state)?;
-    }
-    if flags.kill_priv {
-        kill_priv(&mut state, false);
-    }
+    take_privileges(engine, inode, &mut state, flags)?;
     let write = if flags.direct { write_direct } else { write_content };
     let result = write(engine, inode, &mut state, offset, data, budget);
     let result = match result {
@@ -176,6 +202,22 @@ fn keep(
     gather(engine, inode, state, offset, data, budget)?;
     Heard::refused(&mut state.refused);
     engine.writeback.refusals().keep(inode.id, &error);
+    Ok(())
+}
+
+/// What a write takes away of a program's privileges. Of stores through a map nobody is known who wrote.
+pub(super) fn take_privileges(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    flags: WriteFlags,
+) -> Result<()> {
+    if !flags.cached {
+        take_capability(engine, inode, state)?;
+    }
+    if flags.kill_priv {
+        kill_priv(state, false);
+    }
     Ok(())
 }
 
@@ -301,7 +343,6 @@ fn write_content(
     Ok(())
 }
 
-/// Whole sectors, made of what is there where the write has only a part of one.
 fn write_direct(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -310,6 +351,36 @@ fn write_direct(
     data: &[u8],
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
+    let whole = whole_sectors(engine, inode, state, offset, data)?;
+    let parts = (&whole.parts()[..], WriteMode::Direct);
+    straight(engine, inode, state, (whole.start, whole.end), parts, budget)
+}
+
+/// Content of whole sectors.
+pub(super) struct Whole<'d> {
+    pub(super) start: u64,
+    /// Where what was written ends.
+    pub(super) end: u64,
+    head: Vec<u8>,
+    body: &'d [u8],
+    tail: Vec<u8>,
+}
+
+impl Whole<'_> {
+    pub(super) fn parts(&self) -> Vec<&[u8]> {
+        let parts = [&self.head[..], self.body, &self.tail[..]];
+        parts.into_iter().filter(|part| !part.is_empty()).collect()
+    }
+}
+
+/// Made of what is there where the write has only a part of a sector.
+pub(super) fn whole_sectors<'d>(
+    engine: &Engine,
+    inode: &Inode,
+    state: &State,
+    offset: u64,
+    data: &'d [u8],
+) -> Result<Whole<'d>> {
     let sector = engine.core.sector();
     let end = offset + data.len() as u64;
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
@@ -329,9 +400,7 @@ fn write_direct(
         true => &data[(body_start - offset) as usize..(body_end - offset) as usize],
         false => &[][..],
     };
-    let parts: Vec<&[u8]> =
-        [&head[..], body, &tail[..]].into_iter().filter(|part| !part.is_empty()).collect();
-    straight(engine, inode, state, (start, end), (&parts, WriteMode::Direct), budget)
+    Ok(Whole { start, end, head, body, tail })
 }
 
 /// Whole sectors from `start` on; the file reaches to `end` at least by them.

@@ -10,6 +10,7 @@ pub(crate) mod defragment;
 pub(crate) mod encoded;
 pub(crate) mod fallocate;
 pub(crate) mod flags;
+mod in_place;
 pub(crate) mod io;
 pub(crate) mod label;
 pub(crate) mod link;

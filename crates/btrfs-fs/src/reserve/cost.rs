@@ -200,6 +200,13 @@ pub(crate) fn write(geometry: &Geometry, gathers: bool) -> Cost {
     cost(runs * RUN + 3, INODE + runs * UNWRITTEN + NAMED + inline, 0)
 }
 
+/// As [`write`], where `items` extent items of a file's own take `sectors` of content themselves. Each is cut in three
+/// at most, its extent is named once more, or by another item, and its checksums come.
+pub(crate) fn write_in_place(geometry: &Geometry, sectors: u64, items: u64) -> Cost {
+    let bytes = 2 * items * UNWRITTEN + sectors * geometry.csum.size() as u64;
+    write(geometry, false) + cost(RUN + 1, bytes, 3 * items)
+}
+
 /// Space for a file without content: a run of extents for each piece is counted apart
 /// ([`extent`]); here its inode, its first and last sectors, a hole in front.
 pub(crate) fn allocate_range() -> Cost {

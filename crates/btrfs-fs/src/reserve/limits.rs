@@ -199,6 +199,15 @@ impl Limits {
         Some(promise)
     }
 
+    /// Whether no limit forbids `bytes` more of the subvolume now.
+    pub(crate) fn have_room(&self, tree: TreeId, bytes: u64) -> bool {
+        if !self.any.load(Ordering::Relaxed) {
+            return true;
+        }
+        let table = self.table.lock();
+        table.limited(tree).iter().all(|group| table.groups[group].has_room(bytes))
+    }
+
     /// A subvolume is about to come, in groups above, as a snapshot of `source` if there is one: before a commit
     /// has it, it is held to their limits and to that which its own group copies.
     pub(crate) fn joins(

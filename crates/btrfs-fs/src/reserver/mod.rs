@@ -222,6 +222,13 @@ impl Reserver {
         }
     }
 
+    /// Whether so much content of a subvolume may have to wait for room, or be beyond a limit, as it looks now.
+    pub(crate) fn may_lack_room(&self, tree: TreeId, bytes: u64) -> bool {
+        let space = &self.core.space;
+        !self.reservations.limits.have_room(tree, bytes)
+            || space.low_on_data().is_some() && space.reserve_data(bytes).is_err()
+    }
+
     /// Room for data runs short, and the next commit would free as much as is left or more.
     fn much_comes_back(&self) -> bool {
         let freed = || self.core.layers().current.extents.dropped();

@@ -15,8 +15,9 @@ mod store;
 
 pub(crate) use encoded::{Fit, store_extent, store_item};
 pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
+pub(crate) use place::Own;
 pub(crate) use store::Unstored;
-pub(crate) use store::{WriteMode, store};
+pub(crate) use store::{WriteMode, store, store_in_own};
 
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};
@@ -103,6 +104,12 @@ impl Writeback {
     /// Whether nobody but this file has the extent, as far as is known without a long look.
     pub(crate) fn is_sole(&self, id: InodeId, extent: &Mapped) -> vfs::Result<bool> {
         place::is_sole(self, id, extent)
+    }
+
+    /// What of a range, in whole sectors, content may go into without any space beside. The caller holds the
+    /// inode, and addresses still.
+    pub(crate) fn own(&self, id: InodeId, state: &State, range: (u64, u64)) -> vfs::Result<Own> {
+        place::own(self, id, state, range)
     }
 
     pub(crate) fn queue(&self) -> &DirtyQueue {

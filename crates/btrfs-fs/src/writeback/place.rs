@@ -5,13 +5,14 @@
 use super::Writeback;
 use super::store::Unstored;
 use crate::error::IntoFs;
-use crate::extents::{Mapped, MappedKind};
+use crate::extents::{Mapped, MappedKind, map_range};
 use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::Logical;
 use btrfs_disk::items::{Compression, FileExtentKind, inode_flags};
 use btrfs_space::Extent;
-use vfs::Result;
+use std::ops::Range;
+use vfs::{Errno, FsError, Result};
 
 /// Largest data extent, as the kernel's btrfs.
 pub(super) const EXTENT_MAX: u64 = 128 << 20;
@@ -64,14 +65,72 @@ pub(super) fn place(
             limit = limit.min(extent.start);
             break;
         }
-        let MappedKind::Extent { fields, .. } = &extent.kind else { continue };
-        let logical = fields.disk_bytenr.offset(fields.offset + (at - extent.start));
-        let len = extent.end.min(end) - at;
-        return Ok((len, Target::Existing { logical, of: extent.clone() }));
+        let Some(placed) = within(extent, at, end) else { continue };
+        return Ok(placed);
     }
     let want = (limit - at).min(EXTENT_MAX);
     let extent = writeback.reservations.allocate(want)?;
     Ok((extent.len, Target::New(extent)))
+}
+
+/// Content from `at` on, which `extent` covers, in itself.
+fn within(extent: &Mapped, at: u64, end: u64) -> Option<(u64, Target)> {
+    let MappedKind::Extent { fields, .. } = &extent.kind else { return None };
+    let logical = fields.disk_bytenr.offset(fields.offset + (at - extent.start));
+    Some((extent.end.min(end) - at, Target::Existing { logical, of: extent.clone() }))
+}
+
+/// Where all content of [start, end) goes in extents that the file has; ENOSPC: there is not so much of them.
+pub(super) fn place_in_own(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &State,
+    (start, end): (u64, u64),
+    mapped: &[Mapped],
+) -> std::result::Result<Vec<(u64, Target)>, Unstored> {
+    let (mut places, mut at) = (Vec::new(), start);
+    for extent in mapped.iter().filter(|m| m.end > start && m.start < end) {
+        let goes_on = extent.start <= at
+            && may_reuse(writeback, id, state, extent).map_err(Unstored::Unread)?;
+        let Some(place) = within(extent, at, end).filter(|_| goes_on) else { break };
+        at += place.0;
+        places.push(place);
+    }
+    if at < end {
+        return Err(FsError::from(Errno::ENOSPC).into());
+    }
+    Ok(places)
+}
+
+/// What of a range of a file content may go into in place.
+pub(crate) struct Own {
+    /// Ascending, none begins where one ends.
+    pub(crate) runs: Vec<Range<u64>>,
+    /// Extent items that these are in.
+    pub(crate) items: usize,
+}
+
+/// What of [start, end) is of extents that take content themselves. The caller holds the inode.
+pub(super) fn own(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &State,
+    (start, end): (u64, u64),
+) -> Result<Own> {
+    let (view, sector) = (writeback.core.view(), writeback.core.sector());
+    let mut own = Own { runs: Vec::new(), items: 0 };
+    for extent in map_range(&view, id, sector, start, end).fs()? {
+        if !may_reuse(writeback, id, state, &extent)? {
+            continue;
+        }
+        let part = extent.start.max(start)..extent.end.min(end);
+        match own.runs.last_mut() {
+            Some(run) if run.end == part.start => run.end = part.end,
+            _ => own.runs.push(part),
+        }
+        own.items += 1;
+    }
+    Ok(own)
 }
 
 /// True if content may go into `extent` itself: it is preallocated or the file is not

@@ -7,7 +7,7 @@
 //! (refusals.rs).
 
 use super::Writeback;
-use super::place::{EXTENT_MAX, Target, cut, place};
+use super::place::{EXTENT_MAX, Target, cut, place, place_in_own};
 use crate::error::{IntoFs, to_fs};
 use crate::extents::sums;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
@@ -101,11 +101,40 @@ pub(crate) fn store(
     slices: &[&[u8]],
     way: WriteMode,
 ) -> std::result::Result<u64, Unstored> {
+    // Metadata for it was reserved with the content (`cost::content`).
+    budget::suspended(|| store_at(writeback, id, state, (start, slices, way), false))
+}
+
+/// As `store`, into extents that the file has, for which no space is reserved; metadata is, for the operation.
+/// ENOSPC: that is not possible, and nothing has changed.
+pub(crate) fn store_in_own(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    start: u64,
+    slices: &[&[u8]],
+    way: WriteMode,
+) -> std::result::Result<u64, Unstored> {
+    store_at(writeback, id, state, (start, slices, way), true)
+}
+
+fn store_at(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    (start, slices, way): (u64, &[&[u8]], WriteMode),
+    in_own: bool,
+) -> std::result::Result<u64, Unstored> {
     let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
     let end = start + len;
     let mapped = readable(writeback, id, state, (start, end))?;
     let piece = (start, end, slices, way);
-    let landed = land(writeback, id, state, piece, &mapped)?;
+    // All of it before anything is written.
+    let own = match in_own {
+        true => place_in_own(writeback, id, state, (start, end), &mapped)?,
+        false => Vec::new(),
+    };
+    let landed = land(writeback, id, state, piece, (&mapped, own))?;
     let new = landed.iter().filter(|piece| piece.paid() > 0).count();
     let mut paid = 0;
     let most = if way == WriteMode::Direct { GROWTH * len } else { EXTENT_MAX };
@@ -119,8 +148,7 @@ pub(crate) fn store(
         put_inode(op, id, state);
         Ok(())
     };
-    // Metadata for it was reserved with the content (`cost::content`).
-    budget::suspended(|| change(&writeback.core, enter_all))?;
+    change(&writeback.core, enter_all)?;
     writeback.stats.data_extents.add(new as u64);
     writeback.stats.data_written_bytes.add(len);
     Ok(paid)
@@ -142,19 +170,20 @@ pub(super) fn readable(
     map((start, end))
 }
 
-/// Writes everything; on an error nothing stays allocated.
+/// Writes everything, first to the places that are known; on an error nothing stays allocated.
 fn land(
     writeback: &Writeback,
     id: InodeId,
     state: &State,
     (start, end, slices, way): (u64, u64, &[&[u8]], WriteMode),
-    mapped: &[Mapped],
+    (mapped, places): (&[Mapped], Vec<(u64, Target)>),
 ) -> std::result::Result<Vec<StoredPiece>, Unstored> {
     let with_sums = state.item.flags & inode_flags::NODATASUM == 0;
     let mut landed = Vec::new();
-    let mut at = start;
+    let (mut at, mut places) = (start, places.into_iter());
     while at < end {
-        let placed = place(writeback, id, state, at, end, mapped);
+        let known = places.next().map(Ok);
+        let placed = known.unwrap_or_else(|| place(writeback, id, state, at, end, mapped));
         let result = placed.and_then(|(len, place)| {
             let part = cut(slices, at - start, len);
             let logical = match &place {

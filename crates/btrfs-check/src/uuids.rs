@@ -18,8 +18,8 @@ pub(crate) struct Uuids {
 impl Uuids {
     pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
-            if key.kind == kind::INODE_ITEM {
-                // Left by old versions of mkfs.btrfs, as a directory's; nobody reads it.
+            if matches!(key.kind, kind::INODE_ITEM | kind::INODE_REF) {
+                // Left by old versions of mkfs.btrfs, as a directory's; nobody reads them.
                 continue;
             }
             let known = [kind::UUID_KEY_SUBVOL, kind::UUID_KEY_RECEIVED_SUBVOL];

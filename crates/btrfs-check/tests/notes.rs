@@ -5,7 +5,7 @@ mod common;
 use btrfs_check::FindingKind as Kind;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, Logical, TreeId};
-use common::{Recipe, Scratch, assert_sound, listing, make, open, ours, ready, theirs};
+use common::{Recipe, Scratch, assert_sound, listing, make, mounted, open, ours, ready, theirs};
 use fuzzing::patch::Patch;
 
 /// No block group comes to the addresses in front of the last one again; `btrfs check` looks at
@@ -41,7 +41,7 @@ fn free_space_of_block_groups_that_are_gone_is_a_note() {
     assert!(content, "{said}");
 }
 
-/// mkfs.btrfs put an inode there once; nothing reads it.
+/// mkfs.btrfs put an inode there once, and the name of a top directory; nothing reads them.
 #[test]
 fn an_inode_in_the_uuid_tree_is_no_damage() {
     if !ready() {
@@ -50,13 +50,16 @@ fn an_inode_in_the_uuid_tree_is_no_damage() {
     let scratch = Scratch::new("uuid-inode");
     let image = scratch.path("image");
     make(&image, &Recipe::default());
-    let patch = Patch::new(&image);
-    let key = Key::new(256, kind::INODE_ITEM, 0);
-    let (_, inode) = patch.find(TreeId::FS, key).expect("inode");
-    patch.insert(TreeId::UUID, key, &inode);
-    let report = ours(&image, false);
-    assert!(report.is_clean(), "{}", listing(&report));
-    assert!(theirs(&image).0);
+    for key in [Key::new(256, kind::INODE_ITEM, 0), Key::new(256, kind::INODE_REF, 256)] {
+        let patch = Patch::new(&image);
+        let (found, item) = patch.find(TreeId::FS, key).expect("item");
+        assert_eq!(found, key);
+        patch.insert(TreeId::UUID, key, &item);
+        let report = ours(&image, false);
+        assert!(report.is_clean(), "{}", listing(&report));
+        assert!(theirs(&image).0);
+    }
+    mounted(&image, "noatime", "touch new; sync -f .");
 }
 
 /// As a crash between the two writes leaves it.

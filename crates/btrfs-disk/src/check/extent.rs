@@ -4,7 +4,7 @@ use super::item::{Item, Rules, Verdict, end_of, sized};
 use super::{ensure, home};
 use crate::TreeId;
 use crate::error::Corrupt;
-use crate::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
+use crate::ids::{FIRST_FREE_OBJECTID, FREE_INO_OBJECTID, LAST_FREE_OBJECTID};
 use crate::items::{
     ExtentDataRef, ExtentItem, ExtentItemFields, InlineRef, SharedDataRef, extent_flags,
 };
@@ -108,15 +108,17 @@ fn inline_ref(rules: &Rules<'_>, is_data: bool, reference: &InlineRef) -> Verdic
     }
 }
 
-/// Data belongs to files and to the v1 space cache in the root tree.
+/// Data belongs to files, to the v1 space cache in the root tree, and in each subvolume to the
+/// cache of free inode numbers that kernels before 5.11 kept (`-o inode_cache`).
 fn data_ref(rules: &Rules<'_>, data: &ExtentDataRef) -> Verdict {
     let root = data.root;
     ensure!(
         home::is_fs_tree(root) || root == TreeId::DATA_RELOC || root == TreeId::ROOT,
         "data reference from tree {root}"
     );
+    let ordinary = (FIRST_FREE_OBJECTID..=LAST_FREE_OBJECTID).contains(&data.objectid);
     ensure!(
-        (FIRST_FREE_OBJECTID..=LAST_FREE_OBJECTID).contains(&data.objectid),
+        ordinary || data.objectid == FREE_INO_OBJECTID && home::is_fs_tree(root),
         "data reference from inode {}",
         data.objectid
     );

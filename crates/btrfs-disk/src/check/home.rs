@@ -43,8 +43,8 @@ pub(super) fn belongs(kind: u8, tree: TreeId) -> bool {
         return true;
     }
     match kind {
-        // Old mkfs put the inode of a directory into the UUID tree.
-        kind::INODE_ITEM if tree == TreeId::UUID => true,
+        // Old mkfs put the inode of a directory into the UUID tree, and its name.
+        kind::INODE_ITEM | kind::INODE_REF if tree == TreeId::UUID => true,
         kind::INODE_ITEM
         | kind::INODE_REF
         | kind::INODE_EXTREF

@@ -1,7 +1,7 @@
 //! Roots, extents and their references, chunks, devices, free space, quota.
 
 use super::*;
-use crate::ids::{BALANCE_OBJECTID, FREE_SPACE_OBJECTID, block_group as bg};
+use crate::ids::{BALANCE_OBJECTID, FREE_INO_OBJECTID, FREE_SPACE_OBJECTID, block_group as bg};
 
 const KIB64: u64 = 65536;
 
@@ -241,6 +241,11 @@ fn bad_extent_items_are_refused() {
         (TreeId::EXTENT, data(1, of(|r| r.count = 0)), "counts nothing"),
         (TreeId::EXTENT, data(1, of(|r| r.root = TreeId::CSUM)), "from tree 7"),
         (TreeId::EXTENT, data(1, of(|r| r.objectid = 3)), "from inode 3"),
+        (
+            TreeId::EXTENT,
+            data(1, of(|r| (r.root, r.objectid) = (TreeId::ROOT, FREE_INO_OBJECTID))),
+            "from inode",
+        ),
         (TreeId::EXTENT, data(1, of(|r| r.offset = 5)), "not sector aligned"),
         (TreeId::EXTENT, data(1, vec![tree()]), "wrong kind of extent"),
         (TreeId::EXTENT, block(1, of(|_| {})), "wrong kind of extent"),

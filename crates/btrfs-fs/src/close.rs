@@ -44,12 +44,6 @@ pub(crate) fn close(engine: &Engine) -> Result<()> {
     }
 }
 
-/// For who has not closed it himself.
-pub(crate) fn failed(errno: i32) -> FsError {
-    let source = std::io::Error::from_raw_os_error(errno);
-    FsError::Io { context: "closing the volume".into(), source }
-}
-
 /// All content is in its place when this returns, but for what found no room; or nothing of what came
 /// after the last commit is kept. Who leaves a command's changes without some of their content
 /// has emptied the files that it was to be written over.
@@ -199,5 +193,18 @@ mod tests {
         });
         assert_eq!(fs.read_only_reason(), None, "nobody wrote behind the end");
         assert_eq!(fs.destroy().expect_err("it is closed").errno(), libc::EROFS);
+    }
+
+    /// Whatever it was.
+    #[test]
+    fn who_comes_behind_a_close_that_failed_hears_the_same_error() {
+        let fs = volume(128, 16384);
+        fs.engine.core.health.poison("as a test wants it");
+        let first = fs.destroy().expect_err("nothing can be written");
+        // As who asked before it was closed, and waited.
+        fs.engine.core.health.shut_down();
+        let second = fs.destroy().expect_err("nothing could be written");
+        assert_eq!((second.errno(), second.to_string()), (first.errno(), first.to_string()));
+        assert_eq!(second.errno(), libc::EROFS);
     }
 }

@@ -61,8 +61,8 @@ pub(crate) struct Engine {
     pub(crate) scrubber: Scrubber,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
-    /// How closing it went, once it is over: the number of the error.
-    pub(crate) closed: OnceLock<std::result::Result<(), i32>>,
+    /// How closing it went, once it is over.
+    pub(crate) closed: OnceLock<Result<()>>,
     /// That has begun: who changes something from now on may be in no commit.
     pub(crate) last_commit: AtomicBool,
     pub(crate) unsettled: Arc<Unsettled>,

@@ -32,11 +32,15 @@ pub struct BtrfsFs {
     pub(crate) beside: Beside,
 }
 
+fn closed() -> FsError {
+    FsError::ReadOnly("the volume is closed".into())
+}
+
 impl BtrfsFs {
     /// The engine is open: after `destroy` nothing works any more.
     pub(crate) fn open(&self) -> Result<&Engine> {
         if self.engine.closed.get().is_some() {
-            return Err(FsError::ReadOnly("the volume is closed".into()));
+            return Err(closed());
         }
         if self.engine.core.health.is_shut_down() {
             return Err(shutdown::error());
@@ -529,18 +533,19 @@ impl FileSystem for BtrfsFs {
     }
 
     fn destroy(&self) -> Result<()> {
-        if !self.engine.core.health.is_shut_down() {
-            self.open()?;
+        // Not whether it is open: a shutdown beside this one ends no thread.
+        if self.engine.closed.get().is_some() && !self.engine.core.health.is_shut_down() {
+            return Err(closed());
         }
         self.beside.end(&self.engine);
         let mut background = self.background.lock();
         // Who came to close it beside somebody who did hears what that one heard.
         if let Some(how) = self.engine.closed.get() {
-            return how.map_err(crate::close::failed);
+            return how.as_ref().copied().map_err(FsError::again);
         }
         drop(background.take());
         let result = crate::close::close(&self.engine);
-        let _only_once = self.engine.closed.set(result.as_ref().copied().map_err(FsError::errno));
+        let _only_once = self.engine.closed.set(result.as_ref().copied().map_err(FsError::again));
         // Nor does who is inside still, be it that a read finds a bad copy.
         self.engine.core.volume.stop_writing();
         self.engine.committer.let_go();

@@ -168,6 +168,24 @@ impl FsError {
         matches!(self, FsError::Io { .. } | FsError::Corrupt(_))
     }
 
+    /// The same for another caller, whom it concerns as well.
+    pub fn again(&self) -> FsError {
+        match self {
+            FsError::Posix(errno) => FsError::Posix(*errno),
+            FsError::Io { context, source } => {
+                let source = match source.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(source.kind(), source.to_string()),
+                };
+                FsError::Io { context: context.clone(), source }
+            }
+            FsError::Corrupt(damage) => FsError::Corrupt(damage.clone()),
+            FsError::NotAVolume(why) => FsError::NotAVolume(why.clone()),
+            FsError::Unsupported(what) => FsError::Unsupported(what.clone()),
+            FsError::ReadOnly(why) => FsError::ReadOnly(why.clone()),
+        }
+    }
+
     /// The one errno table.
     pub fn errno(&self) -> i32 {
         match self {

@@ -4,7 +4,8 @@
 //! Invariants: it goes by the extent tree, in steps; each looks at the commit that is the last one
 //! when it begins, and nothing of that is written over meanwhile. What was freed or written
 //! between two steps is looked at or not, and never taken for damage. One scrub at a time. How far
-//! it came is in memory alone; who keeps it elsewhere begins from there (`begin_from`).
+//! it came is in memory alone; who keeps it elsewhere begins from there (`begin_from`). Addresses of
+//! which a lost node of the trees would have to tell are passed over, named, and make the whole a failure.
 //!
 //! What it does not know: whose content is bad. `inspect-internal logical-resolve` does.
 
@@ -15,14 +16,14 @@ use btrfs_disk::ids::STRIPE_LEN;
 use btrfs_disk::items::{ExtentItem, extent_flags};
 use btrfs_disk::key::kind::{EXTENT_ITEM, METADATA_ITEM};
 use btrfs_disk::{Expect, Generation, Key, Logical, TreeId};
-use btrfs_tree::scan;
+use btrfs_tree::{behind_lost, get, scan};
 use btrfs_txn::{Core, Throttle, Urgency, View};
 use btrfs_volume::Scrubbed;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vfs::{Errno, Result};
+use vfs::{Errno, FsError, Result};
 
 /// Bytes of extents that one step looks at, and of content that is read between two rests.
 /// Chosen, not measured.
@@ -47,7 +48,7 @@ pub enum ScrubState {
     Finished,
     /// It was cancelled, or the volume was closed.
     Cancelled,
-    /// The trees could not be read.
+    /// The trees could not be read, at least in part: not everything was looked at.
     Failed,
 }
 
@@ -70,6 +71,10 @@ pub struct ScrubStatus {
     pub next: u64,
     /// Why it failed: an errno.
     pub errno: i32,
+    /// Bytes of addresses that it passed over, since a node that tells what lies there is lost.
+    pub unseen: u64,
+    /// Where the first of them are.
+    pub unseen_from: u64,
 }
 
 pub(crate) struct Scrubber {
@@ -129,7 +134,7 @@ impl Scrubber {
         if !earlier.read_only {
             self.core.health.changeable().fs()?;
         }
-        let new = ScrubStatus { total: self.total(), errno: 0, ..earlier };
+        let new = ScrubStatus { total: self.total(), errno: 0, unseen: 0, ..earlier };
         self.claim(|_| Ok(new))
     }
 
@@ -165,6 +170,7 @@ impl Scrubber {
         let mut status = self.status.lock();
         status.time = before + since.elapsed();
         status.state = match ended {
+            Ok(true) if status.errno != 0 => ScrubState::Failed,
             Ok(true) => ScrubState::Finished,
             Ok(false) => ScrubState::Cancelled,
             Err(error) => {
@@ -184,20 +190,53 @@ impl Scrubber {
             self.status.lock().done.add(&found);
         }
         let mut pace = Pace::of(self);
-        let mut from = Some(next);
-        while let Some(next) = from {
+        let mut place = Place::at(next);
+        let mut more = true;
+        while more {
             if self.cancelled.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            let mut done = Scrubbed::default();
-            let ended = self.step(next, !read_only, &mut pace, &mut done);
+            let (mut done, before) = (Scrubbed::default(), place.key);
+            let ended = self.step(&mut place, !read_only, &mut pace, &mut done);
+            self.status.lock().done.add(&done);
+            more = match ended {
+                Err(error) => self.pass_over(&mut place, before, error)?,
+                Ok(more) => more,
+            };
             let mut status = self.status.lock();
-            status.done.add(&done);
-            from = ended?;
-            status.next = from.unwrap_or(u64::MAX);
+            status.next = if more { place.key.objectid } else { u64::MAX };
             status.time = time();
         }
         Ok(true)
+    }
+
+    /// What lies at `place`, which was `before` until a step began, or behind the leaf there, a node would have to
+    /// tell that cannot be read: goes on behind that. False: it was the last one.
+    fn pass_over(&self, place: &mut Place, before: Key, error: FsError) -> Result<bool> {
+        let view = self.core.view();
+        let root = view.layers.roots.get(TreeId::EXTENT).filter(|_| error.is_of_medium());
+        let Some(root) = root else { return Err(error) };
+        // Where nothing of the tree can be read it ends here.
+        let Ok(behind) = behind_lost(view.store, &root.root, &place.key) else { return Err(error) };
+        let in_front = place.key != before && get(view.store, &root.root, &place.key).is_ok();
+        if !in_front || behind.is_none() {
+            let groups = self.core.space.group_infos();
+            let end = || groups.iter().map(|group| group.logical.0 + group.len).max().unwrap_or(0);
+            let to = behind.map_or_else(end, |key| key.objectid);
+            self.not_seen(place.seen.max(place.key.objectid), to, &error);
+        }
+        place.key = behind.unwrap_or(Key::MAX);
+        Ok(behind.is_some())
+    }
+
+    /// What lies there is not looked at.
+    fn not_seen(&self, from: u64, to: u64, error: &FsError) {
+        tracing::error!(from, to, %error, "a scrub passes over these addresses");
+        let mut status = self.status.lock();
+        if status.errno == 0 {
+            (status.errno, status.unseen_from) = (error.errno(), from);
+        }
+        status.unseen = status.unseen.saturating_add(to.saturating_sub(from));
     }
 
     /// Returns when nobody is at work. ENOTCONN: nobody was.
@@ -218,43 +257,65 @@ impl Scrubber {
         groups.iter().map(|group| group.used * of(group.logical)).sum()
     }
 
-    /// Some extents from `from` on; where the next ones begin, if there are more.
+    /// Some extents from `place` on, which is behind them then; whether there are more.
     fn step(
         &self,
-        from: u64,
+        place: &mut Place,
         repair: bool,
         pace: &mut Pace<'_>,
         done: &mut Scrubbed,
-    ) -> Result<Option<u64>> {
+    ) -> Result<bool> {
         let view = self.core.view();
-        let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(None) };
+        let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
         pace.seen = 0;
         // What is told of it is not to stand still for long.
         let most = if pace.limit == 0 { STEP } else { pace.limit.clamp(PIECE, STEP) };
         let mut bytes = 0;
-        for item in scan(view.store, &root.root, Key::new(from, 0, 0)..=Key::MAX) {
+        for item in scan(view.store, &root.root, place.key..=Key::MAX) {
             let item = item.fs()?;
             let key = item.key();
             if !matches!(key.kind, EXTENT_ITEM | METADATA_ITEM) {
                 continue;
             }
             if bytes >= most {
-                return Ok(Some(key.objectid));
+                place.key = key;
+                return Ok(true);
             }
-            let extent = ExtentItem::parse(key.kind, item.data());
-            let extent = extent.map_err(|corrupt| corrupt.key(key)).fs()?;
-            let logical = Logical(key.objectid);
-            if extent.fields.flags & extent_flags::TREE_BLOCK != 0 {
-                let expect = node_at(&key, &extent);
-                done.add(&self.core.volume.scrub_node(&expect, repair).fs()?);
-                bytes += u64::from(self.core.geometry.node_size);
-            } else {
-                self.content(&view, logical, key.offset, repair, pace, done)?;
-                bytes += key.offset;
+            let len = match key.kind {
+                METADATA_ITEM => u64::from(self.core.geometry.node_size),
+                _ => key.offset,
+            };
+            let looked_at = self.extent(&view, &key, item.data(), repair, pace, done);
+            match looked_at {
+                Err(error) if error.is_of_medium() => {
+                    self.not_seen(key.objectid, key.objectid.saturating_add(len), &error)
+                }
+                looked_at => looked_at?,
             }
+            bytes += len;
+            (place.key, place.seen) =
+                (key.successor().unwrap_or(Key::MAX), key.objectid.saturating_add(len));
             pace.keep(done);
         }
-        Ok(None)
+        Ok(false)
+    }
+
+    fn extent(
+        &self,
+        view: &View<'_>,
+        key: &Key,
+        data: &[u8],
+        repair: bool,
+        pace: &mut Pace<'_>,
+        done: &mut Scrubbed,
+    ) -> Result<()> {
+        let extent = ExtentItem::parse(key.kind, data);
+        let extent = extent.map_err(|corrupt| corrupt.key(*key)).fs()?;
+        if extent.fields.flags & extent_flags::TREE_BLOCK == 0 {
+            return self.content(view, Logical(key.objectid), key.offset, repair, pace, done);
+        }
+        done.add(&self.core.volume.scrub_node(&node_at(key, &extent), repair).fs()?);
+        Ok(())
     }
 
     fn content(
@@ -277,10 +338,16 @@ impl Scrubber {
             let sectors = ((len - at).min(PIECE) / sector) as usize;
             let mut sums = vec![0; sectors * self.core.geometry.csum.size()];
             let mut known = vec![false; sectors];
-            let from = logical.offset(at);
-            sums::stored(&self.core, view, from, &mut sums, &mut known)?;
-            done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?);
-            at += sectors as u64 * sector;
+            let (from, next) = (logical.offset(at), at + sectors as u64 * sector);
+            match sums::stored(&self.core, view, from, &mut sums, &mut known) {
+                Ok(()) => done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?),
+                // Nothing to hold it against; what comes has its checksums elsewhere.
+                Err(error) if error.is_of_medium() => {
+                    self.not_seen(from.0, logical.offset(next).0, &error)
+                }
+                Err(error) => return Err(error),
+            }
+            at = next;
             pace.keep(done);
         }
         Ok(())
@@ -328,6 +395,20 @@ impl Pace<'_> {
         }
         let due = Duration::try_from_secs_f64(self.read as f64 / limit as f64);
         due.unwrap_or(Duration::MAX).checked_sub(self.since.elapsed()).filter(|d| !d.is_zero())
+    }
+}
+
+/// How far the walk through the extent tree has come.
+struct Place {
+    /// Items from here on come next.
+    key: Key,
+    /// Where the last extent ends that was looked at.
+    seen: u64,
+}
+
+impl Place {
+    fn at(next: u64) -> Place {
+        Place { key: Key::new(next, 0, 0), seen: next }
     }
 }
 

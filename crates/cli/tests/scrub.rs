@@ -145,6 +145,69 @@ fn a_node_that_is_lost_ends_no_scrub() {
     }
 }
 
+/// A volume of 600 files, the leaf in the middle of one of its trees lost; where that leaf begins and ends.
+fn middle_lost(name: &str, tree: &str) -> (Image, [u64; 2]) {
+    let image = Image::with(name, &["-d", "dup", "-m", "dup"]);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    let fill = "for i in $(seq 600); do head -c 100000 /dev/urandom > f$i; done";
+    shell(&format!("cd {}; {fill}", mount.path().display()));
+    mount.unmount().unwrap();
+    let dump = shell(&format!("btrfs inspect-internal dump-tree -t {tree} {}", image.word()));
+    let mut leaves: Vec<(u64, u64)> = Vec::new();
+    for line in dump.lines() {
+        let number = |word: &str| line.trim().strip_prefix(word)?.split([' ', ')']).next();
+        let leaf =
+            number("leaf ").and_then(|at| at.parse().ok()).filter(|_| line.contains(" items "));
+        if let Some(leaf) = leaf {
+            leaves.push((leaf, 0));
+        }
+        if let (Some(at), Some(last)) = (number("item 0 key ("), leaves.last_mut()) {
+            let csum = at == "EXTENT_CSUM";
+            let first = if csum { line.split([' ', ')']).nth(5) } else { Some(at) };
+            last.1 = first.and_then(|first| first.parse().ok()).unwrap();
+        }
+    }
+    let middle = leaves.len() / 2;
+    assert!(middle > 0 && middle + 1 < leaves.len(), "{leaves:?}");
+    copies(&image.path, leaves[middle].0).iter().for_each(|at| hurt(&image.path, at + 5000));
+    (image, [leaves[middle].1, leaves[middle + 1].1])
+}
+
+/// What lies behind a leaf that tells what is where, or of what checksum it is.
+fn goes_on_behind(name: &str, tree: &str) {
+    let (image, [from, to]) = middle_lost(name, tree);
+    let dump = shell(&format!("btrfs inspect-internal dump-tree -t 5 {}", image.word()));
+    let last = told_behind(&dump, "extent data disk byte ").into_iter().max().unwrap();
+    assert!(last >= to);
+    copies(&image.path, last).iter().for_each(|at| hurt(&image.path, at + 100));
+    let output = spinney(&["scrub", "start", "-r", "--json", &image.word()]);
+    let told = json(&text(&output.stdout));
+    assert_eq!(output.status.code(), Some(1), "not everything was looked at");
+    assert_eq!(told["csum_errors"], 2, "what is bad behind it: {told}");
+    let (first, len) = (&told["unseen_from"], told["unseen_bytes"].as_u64().unwrap());
+    // The extents that the leaf has part in, as far as nobody knows of them.
+    assert!(first.as_u64().unwrap().abs_diff(from) <= 1 << 20, "{told}, from {from}");
+    assert!(len.abs_diff(to - from) <= 1 << 20, "{told}, {from} to {to}");
+    let said = text(&output.stderr);
+    assert!(said.contains(&format!("from {first} on")), "{said}");
+    let output = spinney(&["scrub", "start", "-Br", &Mount::new(&image, "ro").word()]);
+    assert!(text(&output.stdout).contains("Not looked at: "), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_lost_leaf_of_the_extent_tree_ends_no_scrub() {
+    if ready("a_lost_leaf_of_the_extent_tree_ends_no_scrub") {
+        goes_on_behind("scrub-extents", "extent");
+    }
+}
+
+#[test]
+fn a_lost_leaf_of_checksums_ends_no_scrub() {
+    if ready("a_lost_leaf_of_checksums_ends_no_scrub") {
+        goes_on_behind("scrub-sums", "csum");
+    }
+}
+
 /// Everything changes while it is scrubbed again and again: nothing is called damage.
 #[test]
 fn a_busy_volume_has_no_errors() {

@@ -97,7 +97,8 @@ pub fn write_status(status: &ScrubStatus) -> Vec<u8> {
         i64::from(status.errno).cast_unsigned(),
     ];
     let done = status.done.list().into_iter().map(|(_, number)| number);
-    let mut answer: Vec<u8> = head.into_iter().chain(done).flat_map(u64::to_le_bytes).collect();
+    let numbers = head.into_iter().chain(done).chain([status.unseen, status.unseen_from]);
+    let mut answer: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
     answer.resize(wire::len(wire::SCRUB_STATUS), 0);
     answer
 }
@@ -105,6 +106,8 @@ pub fn write_status(status: &ScrubStatus) -> Vec<u8> {
 /// What [`write_status`] wrote.
 pub fn read_status(answer: &[u8]) -> Option<ScrubStatus> {
     let number = |n: usize| wire::number(answer, 8 * n);
+    // An older mount says nothing there.
+    let behind = HEAD + Scrubbed::default().list().len();
     Some(ScrubStatus {
         state: *STATES.get(usize::try_from(number(0)?).ok()?)?,
         read_only: number(1)? != 0,
@@ -113,6 +116,8 @@ pub fn read_status(answer: &[u8]) -> Option<ScrubStatus> {
         total: number(4)?,
         next: number(5)?,
         errno: i32::try_from(number(6)?).ok()?,
-        done: Scrubbed::from_numbers((HEAD..).map_while(number)),
+        done: Scrubbed::from_numbers((HEAD..behind).map_while(number)),
+        unseen: number(behind).unwrap_or(0),
+        unseen_from: number(behind + 1).unwrap_or(0),
     })
 }

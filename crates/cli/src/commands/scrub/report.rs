@@ -69,8 +69,16 @@ pub fn text(out: &mut Out, status: &ScrubStatus, how: &How) -> Result<()> {
         out.line(format!("Duration:         {}", clock(status.time)))?;
     }
     match how.raw {
-        true => all_numbers(out, status),
-        false => summary(out, status, how),
+        true => all_numbers(out, status)?,
+        false => summary(out, status, how)?,
+    }
+    match status.unseen {
+        0 => Ok(()),
+        bytes => out.line(format!(
+            "Not looked at:    {} of addresses, from {} on",
+            how.units.show(bytes),
+            status.unseen_from
+        )),
     }
 }
 
@@ -140,6 +148,9 @@ pub fn json(status: &ScrubStatus) -> String {
             o.number("total_bytes", status.total.max(status.done.bytes()));
             for (name, number) in status.done.list() {
                 o.number(name, number);
+            }
+            if status.unseen > 0 {
+                o.number("unseen_bytes", status.unseen).number("unseen_from", status.unseen_from);
             }
         }
     })

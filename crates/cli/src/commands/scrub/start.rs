@@ -1,6 +1,6 @@
 //! `spinney scrub start` and `resume`.
 
-use super::record::{OFTEN, Record};
+use super::record::{Kept, OFTEN, Record};
 use super::report::How;
 use super::{UNCORRECTABLE, report};
 use crate::args::{self, Arg, Args};
@@ -50,7 +50,8 @@ Examples
 
 Exit codes
     0  begun, or done: all that is bad was mended (or, with -r, could be)
-    1  the scrub could not be performed
+    1  the scrub could not be performed, or not of everything: it goes on behind what is
+       lost of the trees, and tells what it passed over (a mount's log: each range)
     3  there is something bad without a good copy
 ",
     run: |args| run(args, false),
@@ -80,7 +81,8 @@ Examples
 
 Exit codes
     0  begun, or done
-    1  the scrub could not be performed
+    1  the scrub could not be performed, or not of everything: it goes on behind what is
+       lost of the trees, and tells what it passed over (a mount's log: each range)
     2  there is nothing to go on with
     3  there is something bad without a good copy
 ",
@@ -180,7 +182,9 @@ fn resume(
         ScrubState::None => record.and_then(Record::read),
         _ => None,
     };
-    match kept.filter(|kept| kept.status.state != ScrubState::Finished) {
+    let goes_on =
+        |kept: &Kept| kept.status.state != ScrubState::Finished && kept.next != Some(u64::MAX);
+    match kept.filter(goes_on) {
         Some(kept) => match kept.next {
             Some(next) => target.continue_scrub(&ScrubStatus { next, read_only, ..kept.status }),
             None => target.start_scrub(read_only),
@@ -252,9 +256,9 @@ fn tell(target: &Target, status: &ScrubStatus, words: &Words) -> Result<()> {
     match status.state {
         ScrubState::Cancelled => say_error("scrub was cancelled"),
         ScrubState::Failed => {
-            let why = reason(status.errno);
-            let what = format!("scrub on '{}' ended before its end: {why}", target.show());
-            Error::new(what).remedy("`spinney check` tells which tree cannot be read").print();
+            Error::new(unfinished(target, status))
+                .remedy("`spinney check` tells which tree cannot be read")
+                .print();
         }
         _ if status.done.uncorrectable_errors > 0 => {
             let what = "there are uncorrectable errors";
@@ -271,6 +275,20 @@ fn tell(target: &Target, status: &ScrubStatus, words: &Words) -> Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+/// What a scrub has not looked at, and why.
+fn unfinished(target: &Target, status: &ScrubStatus) -> String {
+    let (why, show) = (reason(status.errno), target.show());
+    match status.next {
+        u64::MAX => format!(
+            "scrub on '{show}' passed over {} of addresses, from {} on, since the node that tells what lies there \
+             cannot be read: {why}",
+            human(status.unseen),
+            status.unseen_from
+        ),
+        next => format!("scrub on '{show}' ended at address {next}, before its end: {why}"),
+    }
 }
 
 fn exit_of(status: &ScrubStatus) -> Exit {

@@ -57,6 +57,11 @@ impl Mapped {
         matches!(&self.kind, MappedKind::Extent { kind: FileExtentKind::Prealloc, .. })
     }
 
+    /// True if it is an extent that is stored as it is.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(&self.kind, MappedKind::Extent { compression: Compression::None, .. })
+    }
+
     /// True if reading it gives stored content.
     pub(crate) fn has_data(&self) -> bool {
         !self.is_hole() && !self.is_prealloc()

@@ -17,7 +17,8 @@ use btrfs_disk::{DamageKind, Key, Logical};
 use btrfs_txn::{Core, View};
 use vfs::Result;
 
-/// Fills `buf` from `offset`, up to the end of the file. The caller holds the inode.
+/// Fills `buf` from `offset`, up to the end of the file; of what is behind that in the last sector zeros may come.
+/// The caller holds the inode.
 pub(crate) fn read(
     core: &Core,
     id: InodeId,
@@ -26,7 +27,6 @@ pub(crate) fn read(
     buf: &mut [u8],
 ) -> Result<usize> {
     let len = state.item.size.saturating_sub(offset).min(buf.len() as u64) as usize;
-    let buf = &mut buf[..len];
     if len == 0 {
         return Ok(0);
     }
@@ -34,10 +34,10 @@ pub(crate) fn read(
     let all_dirty =
         state.dirty.as_ref().is_some_and(|d| d.covers(offset) && d.run_end(offset) >= end);
     if !all_dirty {
-        read_extents(core, id, state.item.flags, offset, buf)?;
+        read_within(core, id, state.item.flags, offset, (buf, len))?;
     }
     if let Some(dirty) = &state.dirty {
-        dirty.overlay(offset, buf);
+        dirty.overlay(offset, &mut buf[..len]);
     }
     Ok(len)
 }
@@ -50,8 +50,22 @@ pub(crate) fn read_extents(
     offset: u64,
     buf: &mut [u8],
 ) -> Result<()> {
+    let len = buf.len();
+    read_within(core, id, flags, offset, (buf, len))
+}
+
+/// The same of the first `len` bytes. Where `buf` has room for the last sector as a whole, that is read with those
+/// in front of it.
+fn read_within(
+    core: &Core,
+    id: InodeId,
+    flags: u64,
+    offset: u64,
+    (buf, len): (&mut [u8], usize),
+) -> Result<()> {
     let view = core.view();
-    let end = offset + buf.len() as u64;
+    let end = offset + len as u64;
+    let whole = end.next_multiple_of(core.sector()).min(offset + buf.len() as u64);
     let mapped = map_range(&view, id, core.sector(), offset, end).fs()?;
     let mut at = offset;
     for extent in &mapped {
@@ -59,8 +73,11 @@ pub(crate) fn read_extents(
         if from > at {
             buf[(at - offset) as usize..(from - offset) as usize].fill(0);
         }
-        let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
+        let stop = if to == end && extent.is_plain() { whole.min(extent.end) } else { to };
+        let part = &mut buf[(from - offset) as usize..(stop - offset) as usize];
         let read = read_mapped(core, &view, (id, flags), extent, from, part);
+        let (part, behind) = part.split_at_mut((to - from) as usize);
+        behind.fill(0);
         let read = match core.features.unverified {
             true => read.or_else(|_| read_unverified(core, &view, (id, flags), extent, from, part)),
             false => read,
@@ -72,7 +89,7 @@ pub(crate) fn read_extents(
         }
         at = to;
     }
-    buf[(at - offset) as usize..].fill(0);
+    buf[(at - offset) as usize..len].fill(0);
     Ok(())
 }
 

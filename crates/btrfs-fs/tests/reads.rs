@@ -1,0 +1,61 @@
+//! What a read of a file takes of the device, and what it leaves of the caller's memory.
+
+mod common;
+
+use btrfs_fs::BtrfsFs;
+use common::{CX, Image, close_and_judge};
+use vfs::{FileKind, FileSystem, Ino};
+
+const SECTOR: usize = 4096;
+
+fn device_reads(fs: &BtrfsFs) -> u64 {
+    let stats = fs.stats();
+    stats.iter().find(|stat| stat.name == "device.reads").expect("a counter").value
+}
+
+/// A file of `len` bytes, none of them 0.
+fn file(fs: &BtrfsFs, name: &str, len: usize) -> Ino {
+    let root = fs.root();
+    let ino = fs.mknod(&CX, root, name.as_bytes(), FileKind::File, 0o644, 0).expect("mknod");
+    let content: Vec<u8> = (0..len).map(|n| n as u8 | 1).collect();
+    fs.write(&CX, ino.attr.ino, 0, &content, Default::default()).expect("write");
+    ino.attr.ino
+}
+
+fn is_read(fs: &BtrfsFs, ino: Ino, len: usize, room: usize) {
+    let mut buf = vec![0xaa; room];
+    let read = fs.read(ino, 0, &mut buf).expect("read");
+    assert_eq!(read, len.min(room), "{len} bytes into {room}");
+    assert!((0..read).all(|n| buf[n] == n as u8 | 1), "{len} bytes into {room}");
+    assert!(buf[read..].iter().all(|byte| matches!(byte, 0 | 0xaa)), "{len} bytes into {room}");
+}
+
+/// The last sector of a file, of which the file has a part, comes with those in front of it.
+#[test]
+fn a_file_is_read_at_once() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let lens = [SECTOR - 1, SECTOR, SECTOR + 1, 3 * SECTOR + 700, 9 * SECTOR + 4000];
+    let made: Vec<(Ino, usize)> =
+        lens.iter().map(|len| (file(&fs, &format!("f{len}"), *len), *len)).collect();
+    fs.sync().expect("sync");
+    for (ino, len) in made {
+        let whole = len.next_multiple_of(SECTOR);
+        // Nodes are in memory behind this.
+        is_read(&fs, ino, len, whole);
+        for room in [whole, whole + 1, whole + 5 * SECTOR] {
+            let before = device_reads(&fs);
+            is_read(&fs, ino, len, room);
+            assert_eq!(device_reads(&fs) - before, 1, "{len} bytes into {room}");
+        }
+        for room in [1, len / 2, len - 1, len, len + 1] {
+            is_read(&fs, ino, len, room);
+        }
+        let mut part = vec![0xaa; whole];
+        let read = fs.read(ino, 100, &mut part).expect("read");
+        assert_eq!(read, len - 100);
+        assert!((0..read).all(|n| part[n] == (n + 100) as u8 | 1), "{len} from 100 on");
+    }
+    close_and_judge(&image, fs);
+}

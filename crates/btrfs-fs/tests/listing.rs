@@ -95,3 +95,79 @@ fn a_listing_ends_beside_renames() {
     assert_eq!(end, last);
     listed_once(&fs, dir);
 }
+
+/// All that is listed of `dir`, each with a reference.
+fn list_all(fs: &BtrfsFs, dir: Ino) -> Vec<(Vec<u8>, vfs::Entry)> {
+    let mut listed = Vec::new();
+    let mut take = |name: &vfs::DirEntry<'_>, entry: Option<&vfs::Entry>| {
+        listed.extend(entry.map(|entry| (name.name.to_vec(), *entry)));
+        true
+    };
+    fs.readdir_plus(dir, 0, &mut take).expect("readdir_plus");
+    listed
+}
+
+fn open_inodes(fs: &BtrfsFs) -> u64 {
+    let stats = fs.stats();
+    stats.iter().find(|stat| stat.name == "inodes.open").expect("a counter").value
+}
+
+/// Who lists holds inodes by number; they come into memory by who works with them. What is told of them is the
+/// same, and a name that goes meanwhile leaves the inode to who listed it.
+#[test]
+fn what_is_listed_stays_out_of_memory() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let dir = filled(&fs);
+    fs.write(&CX, list_all(&fs, dir)[0].1.attr.ino, 0, &[7; 9000], Default::default())
+        .expect("write");
+    common::close_and_judge(&image, fs);
+    let fs = image.open();
+    let dir = fs.lookup(&CX, fs.root(), b"dir").expect("lookup").attr.ino;
+    let before = open_inodes(&fs);
+    let listed = list_all(&fs, dir);
+    assert_eq!((listed.len(), open_inodes(&fs)), (NAMES, before));
+    for (name, entry) in &listed {
+        let known = fs.getattr(entry.attr.ino).expect("it is claimed");
+        assert_eq!(&known, &entry.attr);
+        let found = fs.lookup(&CX, dir, name).expect("lookup");
+        assert_eq!((found.attr, found.generation), (entry.attr, entry.generation));
+        fs.forget(entry.attr.ino, 1);
+    }
+    assert_eq!(list_all(&fs, dir).len(), NAMES, "they are in memory now");
+    listed.iter().for_each(|(_, entry)| fs.forget(entry.attr.ino, 2));
+    common::close_and_judge(&image, fs);
+}
+
+#[test]
+fn what_is_listed_outlasts_its_name() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let dir = filled(&fs);
+    fs.write(&CX, list_all(&fs, dir)[0].1.attr.ino, 0, &[7; 9000], Default::default())
+        .expect("write");
+    common::close_and_judge(&image, fs);
+    let fs = image.open();
+    let dir = fs.lookup(&CX, fs.root(), b"dir").expect("lookup").attr.ino;
+    let listed = list_all(&fs, dir);
+    for (name, _) in &listed {
+        fs.unlink(&CX, dir, name).expect("unlink");
+    }
+    fs.sync().expect("sync");
+    let first = listed[0].1.attr.ino;
+    let mut content = [0; 9001];
+    assert_eq!(fs.read(first, 0, &mut content).expect("nobody forgot it"), 9000);
+    assert!(content[..9000].iter().all(|byte| *byte == 7));
+    listed
+        .iter()
+        .for_each(|(_, entry)| assert_eq!(fs.getattr(entry.attr.ino).expect("held").nlink, 0));
+    listed.iter().for_each(|(_, entry)| fs.forget(entry.attr.ino, 1));
+    assert!(
+        listed.iter().all(|(_, entry)| fs.getattr(entry.attr.ino).is_err()),
+        "nobody holds them"
+    );
+    fs.forget(dir, 1);
+    common::close_and_judge(&image, fs);
+}

@@ -74,6 +74,11 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
         Cursor { stop, ..self }
     }
 
+    /// As `below`, for what is wanted from now on.
+    pub fn stay_below(&mut self, stop: Option<Key>) {
+        self.stop = stop;
+    }
+
     /// The tree that it is in.
     pub fn root(&self) -> &TreeRoot {
         &self.root
@@ -94,6 +99,13 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
             return Ok(());
         }
         self.step_back()
+    }
+
+    /// To the item with exactly this key, which is answered; in front of or behind where it would be,
+    /// if there is none.
+    pub fn find(&mut self, key: &Key) -> Result<Option<Item>> {
+        self.approach(key)?;
+        Ok(self.current().filter(|item| item.key() == *key))
     }
 
     /// To the first item of the tree.
@@ -154,11 +166,13 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
 
     /// Stands on the slot where `key` is or would be, in the leaf where it belongs.
     fn approach(&mut self, key: &Key) -> Result<()> {
-        if !self.leaf_covers(key) {
-            let node = root_node(self.reader, &self.root)?;
-            let mut path = Vec::with_capacity(usize::from(node.level()) + 1);
-            self.descend(&mut path, node, None, &Aim::Key(key))?;
-            self.path = path;
+        match self.in_common(key) {
+            Some(depth) if self.path[depth].node.is_leaf() => {}
+            Some(depth) => {
+                let from = &self.path[depth];
+                self.turn_off(depth, Arc::clone(&from.node), from.upper, key)?;
+            }
+            None => self.turn_off(0, root_node(self.reader, &self.root)?, None, key)?,
         }
         let leaf = self.path.last_mut().expect("a path has a leaf");
         leaf.slot = Aim::Key(key).item(&leaf.node);
@@ -166,13 +180,34 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
         Ok(())
     }
 
-    /// Whether the present leaf is the one where `key` belongs: spares a descent.
-    fn leaf_covers(&self, key: &Key) -> bool {
-        self.path.last().is_some_and(|leaf| {
-            !leaf.node.is_empty()
-                && leaf.node.key(0) <= *key
-                && leaf.upper.is_none_or(|upper| *key < upper)
-        })
+    /// How far down the way to `key` is the present path: spares the nodes up to there, or all of them.
+    fn in_common(&self, key: &Key) -> Option<usize> {
+        let covers = |step: &Step| {
+            !step.node.is_empty()
+                && step.node.key(0) <= *key
+                && step.upper.is_none_or(|upper| *key < upper)
+        };
+        // All that is in front of the root's first key belongs under that.
+        let below = (1..self.path.len()).rev().find(|depth| covers(&self.path[*depth]));
+        below.or((!self.path.is_empty()).then_some(0))
+    }
+
+    /// The path from `depth` on is the way from `node`, which stands there, to `key`.
+    fn turn_off(
+        &mut self,
+        depth: usize,
+        node: Arc<Node>,
+        upper: Option<Key>,
+        key: &Key,
+    ) -> Result<()> {
+        // Where that fails it stands nowhere.
+        self.at = At::Before;
+        let mut path = std::mem::take(&mut self.path);
+        path.truncate(depth);
+        path.reserve(usize::from(node.level()) + 1);
+        self.descend(&mut path, node, upper, &Aim::Key(key))?;
+        self.path = path;
+        Ok(())
     }
 
     fn descend(

@@ -51,6 +51,7 @@ fn batch(rng: &mut Rng, mood: &Mood) -> Vec<(Key, Edit)> {
 
 fn lookups(rng: &mut Rng, world: &World) {
     let reader = world.dirty.over(&world.memory);
+    let mut kept = Cursor::new(&reader, &world.root);
     for _ in 0..20 {
         let wanted = key(rng.below(SPACE));
         let found = get(&reader, &world.root, &wanted).unwrap();
@@ -63,6 +64,16 @@ fn lookups(rng: &mut Rng, world: &World) {
         assert_eq!(cursor.key(), world.model.range(wanted..).next().map(|(k, _)| *k));
         cursor.seek_back(&wanted).unwrap();
         assert_eq!(cursor.key(), world.model.range(..=wanted).next_back().map(|(k, _)| *k));
+        let found = kept.find(&wanted).unwrap();
+        let data = world.model.get(&wanted).map(|d| &d[..]);
+        assert_eq!(found.as_ref().map(|item| item.data()), data, "from where it stood");
+        // It may be behind a leaf's end now, or at an item that is moved away from.
+        let near = key(rng.below(SPACE));
+        match rng.below(3) {
+            0 => kept.next().unwrap(),
+            1 => kept.prev().unwrap(),
+            _ => kept.seek(&near).unwrap(),
+        }
     }
 }
 

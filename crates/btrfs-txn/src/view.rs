@@ -54,16 +54,19 @@ const LOOKED_THROUGH: usize = 2000;
 impl View<'_> {
     /// The item under `key`, of the newest layer that says anything of it.
     pub fn get(&self, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
-        if let Some(value) = self.layers.current.items.get(tree, key) {
-            return Ok(value.map(Bytes::Owned));
-        }
-        if let Some(value) = self.layers.sealed.as_ref().and_then(|s| s.items.get(tree, key)) {
+        if let Some(value) = self.changed(tree, key) {
             return Ok(value.map(Bytes::Owned));
         }
         match self.layers.roots.get(tree) {
             Some(root) => Ok(btrfs_tree::get(self.store, &root.root, key)?.map(Bytes::Item)),
             None => Ok(None),
         }
+    }
+
+    /// What the deltas say of `key`, if they do.
+    fn changed(&self, tree: TreeId, key: &Key) -> Option<Option<Box<[u8]>>> {
+        let current = self.layers.current.items.get(tree, key);
+        current.or_else(|| self.layers.sealed.as_ref()?.items.get(tree, key))
     }
 
     /// The first item of `from`'s object at or behind `from`.
@@ -157,6 +160,32 @@ impl View<'_> {
         if let Some(sealed) = &self.layers.sealed {
             sealed.extents.sums(extent, at, sector, size, out, known);
         }
+    }
+}
+
+/// Finds one item after another. What of the way through a tree the last one and the next have in common is not
+/// gone again.
+pub struct Finder<'s> {
+    store: &'s NodeStore,
+    cursor: Option<Cursor<'s, NodeStore>>,
+}
+
+impl<'s> Finder<'s> {
+    /// Nothing was found yet.
+    pub fn new(store: &'s NodeStore) -> Finder<'s> {
+        Finder { store, cursor: None }
+    }
+
+    /// As [`View::get`]; the views may be different ones.
+    pub fn get(&mut self, view: &View<'_>, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
+        if let Some(value) = view.changed(tree, key) {
+            return Ok(value.map(Bytes::Owned));
+        }
+        let Some(root) = view.layers.roots.get(tree) else { return Ok(None) };
+        let known = self.cursor.take().filter(|cursor| *cursor.root() == root.root);
+        let cursor =
+            self.cursor.insert(known.unwrap_or_else(|| Cursor::new(self.store, &root.root)));
+        Ok(cursor.find(key)?.map(Bytes::Item))
     }
 }
 

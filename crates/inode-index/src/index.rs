@@ -1,7 +1,7 @@
 //! The index: what stands in the slots, and how it changes.
 //!
-//! A slot is empty, reserved, has an entry, or has the claims that were left on an entry when it
-//! was evicted. All changes are exchanges of one word.
+//! A slot is empty, reserved, has an entry, or has claims without one: those that were left on an entry when it
+//! was evicted, and those of who wants no more than that. All changes are exchanges of one word.
 //!
 //! Invariants:
 //! * a slot that is not empty is counted in its leaf, by who filled it; who empties it takes
@@ -119,13 +119,39 @@ impl<T: Send + Sync + 'static> Index<T> {
         }
     }
 
-    /// Puts `new` there, which no index had, with `claims` besides those that an evicted one left.
+    /// Puts `new` there, which no index had, with `claims` besides those that stand there without an entry.
     pub fn insert(
         &self,
         pin: &Pin<'_>,
         number: u64,
         new: &Ref<T>,
         claims: u64,
+    ) -> Result<(), Refused<T>> {
+        self.put(pin, number, claims, |slot, at, claims| {
+            new.entry().enter_index(claims);
+            let done = exchange(slot, at, new.as_ptr().cast());
+            match done {
+                true => self.epochs.count(1),
+                false => new.entry().leave_index(claims),
+            }
+            done
+        })
+    }
+
+    /// `claims` more, at least one, on a number that has no entry, where they stand as what an evicted one left.
+    pub fn claim(&self, pin: &Pin<'_>, number: u64, claims: u64) -> Result<(), Refused<T>> {
+        debug_assert!(claims > 0, "a slot that is in use says for what");
+        self.put(pin, number, claims, |slot, at, claims| exchange(slot, at, left(claims)))
+    }
+
+    /// Changes a slot without an entry by `put`, which is given what stands there and how many claims stand there
+    /// behind it, and answers whether it did.
+    fn put(
+        &self,
+        pin: &Pin<'_>,
+        number: u64,
+        claims: u64,
+        put: impl Fn(&Slot, *mut (), u64) -> bool,
     ) -> Result<(), Refused<T>> {
         self.guarded(pin);
         let Ok(leaf) = self.tree.enter(pin, number) else { return Err(Refused::NoMemory) };
@@ -144,16 +170,13 @@ impl<T: Send + Sync + 'static> Index<T> {
                     continue;
                 }
             };
-            new.entry().enter_index(claims);
-            if exchange(slot, at, new.as_ptr().cast()) {
-                self.epochs.count(1);
+            if put(slot, at, claims) {
                 if at.is_null() {
                     return Ok(());
                 }
                 // What stood there had counted itself.
                 break Ok(());
             }
-            new.entry().leave_index(claims);
         };
         self.tree.leave(pin, number);
         result

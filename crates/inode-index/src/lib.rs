@@ -8,7 +8,8 @@
 //! * Whether something is still in use is one word of itself ([`Ref`]), so that eviction
 //!   is one comparison, with no lock held.
 //! * What was evicted while callers outside still hold claims on its number leaves their
-//!   count in its slot: 8 bytes instead of an inode.
+//!   count in its slot: 8 bytes instead of an inode. A number can be claimed without more than that
+//!   from the start ([`Index::claim`]).
 //!
 //! What it does not know: file systems, what it holds, and when to evict.
 #![deny(missing_docs)]

@@ -45,7 +45,7 @@ fn step(
     let (n, claims) = (number(rng), rng.below(3));
     let pin = epochs.pin();
     let known = model.get(&n).copied();
-    match rng.below(6) {
+    match rng.below(7) {
         0 => match index.reserve(n) {
             Ok(reservation) => {
                 assert!(known.is_none());
@@ -107,6 +107,15 @@ fn step(
                 (true, _) => _ = model.insert(n, (None, claims)),
                 (false, _) => {}
             }
+        }
+        5 => {
+            let (value, before) = known.unwrap_or_default();
+            match index.claim(&pin, n, claims + 1) {
+                Ok(()) => assert_eq!(value, None),
+                Err(Refused::Taken(found)) => assert_eq!(Some(found.1), value),
+                Err(other) => panic!("{}", matches!(other, Refused::Reserved)),
+            }
+            model.insert(n, (value, before + claims + 1));
         }
         _ => {
             let Some(found) = index.find(&pin, n, 0) else { return };

@@ -32,7 +32,8 @@ use crate::stats::Stats;
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
-use btrfs_txn::{Core, Op};
+use btrfs_txn::view::{Bytes, Finder};
+use btrfs_txn::{Core, Op, View};
 use dir_names::NameBudget;
 use inode_index::Ref;
 use locks::{Rank, RwLock};
@@ -188,18 +189,34 @@ impl Inodes {
     }
 
     fn load(&self, id: InodeId) -> Result<State> {
+        let state = self.stored(id, |view, key| view.get(id.tree, key))?;
+        self.one_more();
+        Ok(state)
+    }
+
+    /// An inode as it is stored, its item found by `find`.
+    fn stored(
+        &self,
+        id: InodeId,
+        find: impl FnOnce(&View<'_>, &Key) -> btrfs_disk::Result<Option<Bytes>>,
+    ) -> Result<State> {
         if self.closed.read().contains(&id.tree) {
             return Err(Errno::ESTALE.into());
         }
         let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
-        let Some(bytes) = self.core.view().get(id.tree, &key).fs()? else {
+        let Some(bytes) = find(&self.core.view(), &key).fs()? else {
             return Err(Errno::ENOENT.into());
         };
         let item = InodeItem::read(&bytes).fs()?;
-        self.one_more();
         // Who held its number all the while may remember anything.
         let reported = ReportedBlocks::unknown();
         Ok(State { item, landed_size: item.size, reported, ..State::default() })
+    }
+
+    /// An inode that was not in memory when the caller took a reference, as it is by now: who changed it
+    /// since has said so, or has the size in memory that a caller hears of from him.
+    pub(crate) fn unloaded(&self, id: InodeId, finder: &mut Finder<'_>) -> Result<State> {
+        self.stored(id, |view, key| finder.get(view, id.tree, key))
     }
 }
 

@@ -7,7 +7,8 @@
 //! * an inode is in the table as long as somebody has a `Ref` of it, or it is queued: the queue
 //!   has one;
 //! * what callers have looked up they hold by number, as claims in the index. Those stay when the
-//!   inode leaves memory, so a number that is claimed is never taken for one that nobody needs;
+//!   inode leaves memory, and come without it where nothing but its item is told (`claim`), so a number that is
+//!   claimed is never taken for one that nobody needs;
 //! * a subvolume with an inode that nobody claims is in `awake`, or somebody is about to put it there:
 //!   who put the inode in, who gave its last claim back, or who looks at it and leaves it. So what a commit
 //!   looks at is what was at work since the last one, however many subvolumes were looked at once.
@@ -64,6 +65,16 @@ impl Reserved<'_> {
         let inode = place.fill(Inode::new(id, ino, State { loaded: true, ..state }), lookups);
         table.wake(tree);
         inode
+    }
+}
+
+/// Who is there already.
+fn taken(refused: Refused<Inode>) -> Result<Ref<Inode>> {
+    match refused {
+        Refused::Taken(inode) => Ok(inode),
+        Refused::NoMemory => Err(Errno::ENOMEM.into()),
+        // It is being made, and nobody was told of it.
+        Refused::Reserved => Err(Errno::ENOENT.into()),
     }
 }
 
@@ -149,10 +160,19 @@ impl InodeTable {
                 self.wake(tree);
                 Ok(None)
             }
-            Err(Refused::Taken(inode)) => Ok(Some(inode)),
-            Err(Refused::NoMemory) => Err(Errno::ENOMEM.into()),
-            // It is being made, and nobody was told of it.
-            Err(Refused::Reserved) => Err(Errno::ENOENT.into()),
+            Err(refused) => taken(refused).map(Some),
+        }
+    }
+
+    /// Takes `lookups` references on an inode and leaves it where it is; answers it, if that is in memory.
+    pub(crate) fn claim(&self, id: InodeId, lookups: u64) -> Result<Option<Ref<Inode>>> {
+        if let Some(inode) = self.find(id, lookups) {
+            return Ok(Some(inode));
+        }
+        let pin = self.epochs.pin();
+        match self.tree(&pin, id.tree)?.inodes.claim(&pin, id.objectid, lookups) {
+            Ok(()) => Ok(None),
+            Err(refused) => taken(refused).map(Some),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::names::{self, Target};
 use crate::subvol;
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
+use btrfs_txn::view::Finder;
 use inode_index::Ref;
 use vfs::{Attr, Entry, Errno, FileKind, FsError, Ino, Result};
 
@@ -78,6 +79,18 @@ pub(crate) fn entry_of(engine: &Engine, place: Destination) -> Result<Entry> {
     }
 }
 
+/// The same of a name that is listed.
+pub(crate) fn entry_of_listed(
+    engine: &Engine,
+    place: Destination,
+    finder: &mut Finder<'_>,
+) -> Result<Entry> {
+    match place {
+        Destination::Inode(id) => entry_listed(engine, id, finder),
+        Destination::Root(_) | Destination::StandIn(_) => entry_of(engine, place),
+    }
+}
+
 /// Where a name leads.
 #[derive(Clone, Copy)]
 pub(crate) enum Destination {
@@ -134,20 +147,30 @@ pub(crate) fn stand_in_attr(engine: &Engine, ino: Ino) -> Attr {
 
 pub(crate) fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
     let inode = engine.inodes.by_id(id, 1)?;
-    match entry(engine, &inode) {
-        Ok(entry) => Ok(entry),
-        Err(error) => {
-            engine.orphans.forget(id, 1);
-            Err(error)
-        }
-    }
+    entry(engine, &inode).inspect_err(|_| engine.orphans.forget(id, 1))
+}
+
+/// As `entry_by_id`, of one of many of which little more is asked: an inode that is not in memory does not come into
+/// it. Who works with it has it loaded.
+fn entry_listed(engine: &Engine, id: InodeId, finder: &mut Finder<'_>) -> Result<Entry> {
+    let ino = number(id)?;
+    // The reference first: who takes the last name away behind this finds it, and who did so before
+    // has said it to the layers that are looked at.
+    let entry = match engine.inodes.table().claim(id, 1)? {
+        Some(inode) => entry(engine, &inode),
+        None => engine.inodes.unloaded(id, finder).and_then(|state| told(engine, ino, &state, 0)),
+    };
+    entry.inspect_err(|_| engine.orphans.forget(id, 1))
 }
 
 /// The entry of an inode on which the caller took a lookup reference.
 pub(crate) fn entry(engine: &Engine, inode: &Ref<Inode>) -> Result<Entry> {
     let state = inode.read()?;
-    let pending = engine.writeback.pending(inode.id, &state);
-    let attr = attr_of(inode.ino, &state, engine.core.geometry.sector_size, pending).fs()?;
+    told(engine, inode.ino, &state, engine.writeback.pending(inode.id, &state))
+}
+
+fn told(engine: &Engine, ino: Ino, state: &State, pending: u64) -> Result<Entry> {
+    let attr = attr_of(ino, state, engine.core.geometry.sector_size, pending).fs()?;
     Ok(Entry { attr, generation: state.item.generation })
 }
 

@@ -3,7 +3,7 @@
 //! A leaf that cannot be read takes its own names away and no others: a listing goes on behind it,
 //! and ends with the error.
 
-use super::lookup::{Destination, entry_of, parent_id, place_of};
+use super::lookup::{Destination, entry_of_listed, parent_id, place_of};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, is_stand_in, number};
@@ -13,9 +13,10 @@ use btrfs_disk::Key;
 use btrfs_disk::items::{DirItem, dir_type};
 use btrfs_disk::key::kind;
 use btrfs_txn::View;
+use btrfs_txn::view::Finder;
 use vfs::{DirEntry, Entry, Errno, FileKind, FsError, Ino, Result};
 
-/// Names read from the layers at once; inodes are loaded between batches, unlocked.
+/// Names read from the layers at once; inodes are looked at between batches, unlocked.
 /// Chosen, not measured.
 const BATCH: usize = 256;
 
@@ -53,7 +54,7 @@ fn kind_of_type(kind: u8) -> FileKind {
 
 type Emit<'a> = &'a mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool;
 
-/// `plus`: load each inode and hand its entry over with a lookup reference.
+/// `plus`: hand the entry of each inode over with a lookup reference.
 pub(crate) fn readdir(
     engine: &Engine,
     dir: Ino,
@@ -67,13 +68,14 @@ pub(crate) fn readdir(
     let inode = engine.inodes.get(dir)?;
     let read = |from| read_held(engine, &inode, from);
     let (mut from, mut stop, mut lost) = (offset.max(2), None, None);
+    let mut finder = plus.then(|| Finder::new(engine.core.view().store));
     loop {
         let batch = read(from)?;
         for name in &batch.names {
             if stop.is_some_and(|stop| name.index >= stop) {
                 return ended(engine, inode.id, offset, lost, read);
             }
-            if !emit_one(engine, name, plus, emit)? {
+            if !emit_one(engine, name, finder.as_mut(), emit)? {
                 return Ok(());
             }
         }
@@ -214,7 +216,12 @@ fn number_of(place: Destination) -> Result<Ino> {
 }
 
 /// Each name is listed: what is wrong with what it leads to is for who asks for that.
-fn emit_one(engine: &Engine, name: &Name, plus: bool, emit: Emit<'_>) -> Result<bool> {
+fn emit_one(
+    engine: &Engine,
+    name: &Name,
+    finder: Option<&mut Finder<'_>>,
+    emit: Emit<'_>,
+) -> Result<bool> {
     let number = name.place.and_then(|place| number_of(place).ok());
     let entry = DirEntry {
         ino: number.unwrap_or(UNNUMBERED),
@@ -222,10 +229,10 @@ fn emit_one(engine: &Engine, name: &Name, plus: bool, emit: Emit<'_>) -> Result<
         name: &name.name,
         next: name.index + 1,
     };
-    let (true, Some(place), Some(ino)) = (plus, name.place, number) else {
+    let (Some(finder), Some(place), Some(ino)) = (finder, name.place, number) else {
         return Ok(emit(&entry, None));
     };
-    match entry_of(engine, place) {
+    match entry_of_listed(engine, place, finder) {
         Ok(full) => {
             let taken = emit(&entry, Some(&full));
             if !taken && !is_stand_in(ino) {

@@ -128,6 +128,17 @@ impl<T: Send + 'static> Index<T> {
         Ok(())
     }
 
+    pub fn claim(&self, _: &Pin<'_>, number: u64, claims: u64) -> Result<(), Refused<T>> {
+        let mut slots = self.0.lock();
+        let left = match slots.get(&number) {
+            Some(Slot::Entry(entry)) => return Err(Refused::Taken(taken(entry, claims))),
+            Some(Slot::Left(left)) => *left,
+            None => 0,
+        };
+        slots.insert(number, Slot::Left(left + claims));
+        Ok(())
+    }
+
     pub fn reserve(&self, _: u64) -> Result<Reservation<'_, T>, Reserve> {
         Err(Reserve::NoMemory)
     }

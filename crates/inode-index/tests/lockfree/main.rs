@@ -204,6 +204,40 @@ fn no_claim_is_lost_when_its_entry_goes() {
     });
 }
 
+/// A number is claimed without an entry beside who loads one and has it leave again: both claims are there.
+#[test]
+fn a_claim_without_an_entry_is_no_other() {
+    check(3, || {
+        let house = House::new();
+        let loading = beside(&house, 1, |house| {
+            let entry = house.get(1, 1);
+            house.evict(&entry, true);
+        });
+        let claimed = house.index.claim(&house.epochs.pin(), NUMBER, 1);
+        assert!(matches!(claimed, Ok(()) | Err(Refused::Taken(_))));
+        drop(claimed);
+        loading.join().unwrap();
+        let entry = house.get(2, 0);
+        assert_eq!(Ref::claims(&entry), 2);
+    });
+}
+
+/// The last claim goes beside who claims the number anew, neither with an entry.
+#[test]
+fn a_claim_comes_while_the_last_goes() {
+    check(3, || {
+        let house = House::new();
+        house.index.claim(&house.epochs.pin(), NUMBER, 1).err();
+        let claiming =
+            beside(&house, 1, |house| house.index.claim(&house.epochs.pin(), NUMBER, 1).is_ok());
+        house.forget(1);
+        assert!(claiming.join().unwrap(), "nobody has an entry");
+        assert_eq!(Ref::claims(&house.get(2, 0)), 1);
+        house.forget(1);
+        assert!(house.index.reserve(NUMBER).is_ok(), "nobody claims it any more");
+    });
+}
+
 /// Somebody comes and makes it such as may not leave, and goes, while another looks whether it may.
 #[test]
 fn what_may_not_leave_any_more_stays() {

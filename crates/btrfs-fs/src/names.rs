@@ -14,7 +14,7 @@ use btrfs_disk::items::{DirFields, DirItem, InodeExtRef, InodeItem, InodeRef, di
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key};
 use btrfs_txn::delta::{Base, ObjectEdit};
-use btrfs_txn::view::Bytes;
+use btrfs_txn::view::{Bytes, Lookup};
 use btrfs_txn::{Core, Op, View};
 use vfs::{Damage, Errno, FileKind, FsError, Result};
 
@@ -69,11 +69,11 @@ pub(crate) fn check_form(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Target>> {
+pub(crate) fn lookup(mut items: impl Lookup, dir: InodeId, name: &[u8]) -> Result<Option<Target>> {
     if name.len() > vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
-    match view.get(dir.tree, &item_of(dir, name)).fs()? {
+    match items.item(dir.tree, &item_of(dir, name)).fs()? {
         Some(bytes) => target_in(&bytes, name),
         None => Ok(None),
     }
@@ -102,8 +102,8 @@ pub(crate) struct Listed {
     rest: Vec<u8>,
 }
 
-pub(crate) fn listed(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Listed>> {
-    let Some(bytes) = view.get(dir.tree, &item_of(dir, name)).fs()? else { return Ok(None) };
+pub(crate) fn listed(mut items: impl Lookup, dir: InodeId, name: &[u8]) -> Result<Option<Listed>> {
+    let Some(bytes) = items.item(dir.tree, &item_of(dir, name)).fs()? else { return Ok(None) };
     let (mut target, mut rest) = (None, Vec::new());
     for entry in DirItem::iter(&bytes) {
         let entry = entry.fs()?;
@@ -327,22 +327,41 @@ pub(crate) fn remove(
     target: Target,
 ) -> Result<()> {
     let rest = without_entry(op, dir, name)?;
-    remove_listed(op, (dir, given), name, Listed { target, rest })
+    removal(&op.view, (dir, given), name, Listed { target, rest })?.put(op);
+    Ok(())
 }
 
-/// As `remove`, of a name that was looked up since the directory is held.
-pub(crate) fn remove_listed(
-    op: &Op<'_>,
+/// All that changes where an entry and its reverse reference go. It stays right as long as the directory
+/// and the inode are held exclusively.
+pub(crate) struct Removal {
+    dir: InodeId,
+    item: Key,
+    rest: Vec<u8>,
+    index: u64,
+    child: InodeId,
+    reference: Key,
+    rest_of_refs: Vec<u8>,
+}
+
+/// Reads all that the removal of a name needs that was looked up since the directory is held.
+pub(crate) fn removal(
+    items: impl Lookup,
     (dir, given): (InodeId, u64),
     name: &[u8],
     listed: Listed,
-) -> Result<()> {
+) -> Result<Removal> {
     let child = InodeId::new(dir.tree, listed.target.location.objectid);
     let parent = (dir.objectid, given);
-    let (reference, rest_of_refs, index) = without_ref(&op.view, child, parent, name)?;
-    op.edit(child, |o| store_rest(o, &reference, rest_of_refs));
-    drop_entry(op, dir, &item_of(dir, name), listed.rest, index);
-    Ok(())
+    let (reference, rest_of_refs, index) = without_ref(items, child, parent, name)?;
+    let (item, rest) = (item_of(dir, name), listed.rest);
+    Ok(Removal { dir, item, rest, index, child, reference, rest_of_refs })
+}
+
+impl Removal {
+    pub(crate) fn put(self, op: &Op<'_>) {
+        op.edit(self.child, |o| store_rest(o, &self.reference, self.rest_of_refs));
+        drop_entry(op, self.dir, &self.item, self.rest, self.index);
+    }
 }
 
 /// Removes the entry of a subvolume, whose reference is not in this tree.
@@ -354,8 +373,8 @@ pub(crate) fn remove_entry(op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -
 }
 
 /// Whether a place in the order of a directory can be read; or the commit would find that it cannot.
-pub(crate) fn can_read_index(view: &View<'_>, dir: InodeId, index: u64) -> Result<()> {
-    view.get(dir.tree, &Key::new(dir.objectid, kind::DIR_INDEX, index)).fs().map(drop)
+pub(crate) fn can_read_index(mut items: impl Lookup, dir: InodeId, index: u64) -> Result<()> {
+    items.item(dir.tree, &Key::new(dir.objectid, kind::DIR_INDEX, index)).fs().map(drop)
 }
 
 fn drop_entry(op: &Op<'_>, dir: InodeId, key: &Key, rest: Vec<u8>, index: u64) {
@@ -396,33 +415,33 @@ fn damaged(id: InodeId, what: &str) -> FsError {
 /// name's index. The leaf of that can be read as well, or the commit would be who finds that it cannot;
 /// indexes from `given` on were given since the volume was opened, and need no look.
 fn without_ref(
-    view: &View<'_>,
+    mut items: impl Lookup,
     child: InodeId,
     (parent, given): (u64, u64),
     name: &[u8],
 ) -> Result<(Key, Vec<u8>, u64)> {
-    let (key, rest, index) = reference(view, child, parent, name)?;
+    let (key, rest, index) = reference(&mut items, child, parent, name)?;
     if index < given {
-        can_read_index(view, InodeId::new(child.tree, parent), index)?;
+        can_read_index(items, InodeId::new(child.tree, parent), index)?;
     }
     Ok((key, rest, index))
 }
 
 fn reference(
-    view: &View<'_>,
+    items: &mut impl Lookup,
     child: InodeId,
     parent: u64,
     name: &[u8],
 ) -> Result<(Key, Vec<u8>, u64)> {
     let key = Key::new(child.objectid, kind::INODE_REF, parent);
-    if let Some(old) = view.get(child.tree, &key).fs()? {
+    if let Some(old) = items.item(child.tree, &key).fs()? {
         let is_it = |item: &InodeRef<'_>| (item.name == name).then_some(item.index);
         if let Some((rest, index)) = cut_out(InodeRef::iter(&old), is_it, InodeRef::append_to)? {
             return Ok((key, rest, index));
         }
     }
     let key = Key::new(child.objectid, kind::INODE_EXTREF, extref_hash(parent, name));
-    if let Some(old) = view.get(child.tree, &key).fs()? {
+    if let Some(old) = items.item(child.tree, &key).fs()? {
         let is_it = |item: &InodeExtRef<'_>| {
             (item.parent == parent && item.name == name).then_some(item.index)
         };

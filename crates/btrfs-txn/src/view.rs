@@ -7,7 +7,7 @@
 use crate::delta::Delta;
 use crate::roots::Roots;
 use btrfs_disk::{Key, Logical, Result, TreeId};
-use btrfs_tree::{Cursor, Item, NodeStore};
+use btrfs_tree::{Cursor, Item, NodeStore, TreeRoot};
 use std::sync::Arc;
 
 /// The layers at one moment.
@@ -116,17 +116,7 @@ impl View<'_> {
     /// An error if a leaf of the last commit that has items of this object cannot be read; the first 2,000 items
     /// are looked at.
     pub fn look_through(&self, tree: TreeId, objectid: u64) -> Result<()> {
-        let born = self.layers.current.items.is_born(tree, objectid);
-        let (false, Some(root)) = (born, self.layers.roots.get(tree)) else { return Ok(()) };
-        let mut cursor = Cursor::new(self.store, &root.root).below(behind(objectid));
-        cursor.seek(&Key::new(objectid, 0, 0))?;
-        for _ in 0..LOOKED_THROUGH {
-            if cursor.key().is_none_or(|key| key.objectid != objectid) {
-                break;
-            }
-            cursor.next()?;
-        }
-        Ok(())
+        Finder::new(self.store).look_through(self, tree, objectid)
     }
 
     /// The last key at or before `at` that the commit at work changes.
@@ -163,6 +153,18 @@ impl View<'_> {
     }
 }
 
+/// Where items are looked up.
+pub trait Lookup {
+    /// The item under `key`, of the newest layer that says anything of it.
+    fn item(&mut self, tree: TreeId, key: &Key) -> Result<Option<Bytes>>;
+}
+
+impl Lookup for &View<'_> {
+    fn item(&mut self, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
+        self.get(tree, key)
+    }
+}
+
 /// Finds one item after another. What of the way through a tree the last one and the next have in common is not
 /// gone again.
 pub struct Finder<'s> {
@@ -176,16 +178,50 @@ impl<'s> Finder<'s> {
         Finder { store, cursor: None }
     }
 
-    /// As [`View::get`]; the views may be different ones.
+    /// To find what a view has; it may be another one each time.
+    pub fn over<'f>(&'f mut self, view: &'f View<'f>) -> impl Lookup + use<'f, 's> {
+        Over { finder: self, view }
+    }
+
+    /// As [`View::get`].
     pub fn get(&mut self, view: &View<'_>, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
         if let Some(value) = view.changed(tree, key) {
             return Ok(value.map(Bytes::Owned));
         }
         let Some(root) = view.layers.roots.get(tree) else { return Ok(None) };
-        let known = self.cursor.take().filter(|cursor| *cursor.root() == root.root);
-        let cursor =
-            self.cursor.insert(known.unwrap_or_else(|| Cursor::new(self.store, &root.root)));
-        Ok(cursor.find(key)?.map(Bytes::Item))
+        Ok(self.cursor(&root.root).find(key)?.map(Bytes::Item))
+    }
+
+    /// As [`View::look_through`].
+    pub fn look_through(&mut self, view: &View<'_>, tree: TreeId, objectid: u64) -> Result<()> {
+        let born = view.layers.current.items.is_born(tree, objectid);
+        let (false, Some(root)) = (born, view.layers.roots.get(tree)) else { return Ok(()) };
+        let cursor = self.cursor(&root.root);
+        cursor.stay_below(behind(objectid));
+        cursor.seek(&Key::new(objectid, 0, 0))?;
+        for _ in 0..LOOKED_THROUGH {
+            if cursor.key().is_none_or(|key| key.objectid != objectid) {
+                break;
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn cursor(&mut self, root: &TreeRoot) -> &mut Cursor<'s, NodeStore> {
+        let known = self.cursor.take().filter(|cursor| cursor.root() == root);
+        self.cursor.insert(known.unwrap_or_else(|| Cursor::new(self.store, root)))
+    }
+}
+
+struct Over<'f, 's> {
+    finder: &'f mut Finder<'s>,
+    view: &'f View<'f>,
+}
+
+impl Lookup for Over<'_, '_> {
+    fn item(&mut self, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
+        self.finder.get(self.view, tree, key)
     }
 }
 

@@ -48,12 +48,22 @@ fn must_be_dir(state: &State) -> Result<()> {
 /// What a name stands for, and where it leads. The directory is held: a rename takes a name away and
 /// gives it again.
 pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<(Target, Destination)> {
+    find_by(engine, dir, name, &mut Finder::new(engine.core.view().store))
+}
+
+/// The same, for who looks up more of the directory.
+pub(crate) fn find_by(
+    engine: &Engine,
+    dir: &Inode,
+    name: &[u8],
+    finder: &mut Finder<'_>,
+) -> Result<(Target, Destination)> {
     let state = dir.read()?;
     must_be_dir(&state)?;
     if name.len() <= vfs::NAME_MAX && state.dir.surely_lacks(name) {
         return Err(Errno::ENOENT.into());
     }
-    let found = names::lookup(&engine.core.view(), dir.id, name)?;
+    let found = names::lookup(finder.over(&engine.core.view()), dir.id, name)?;
     let target = found.ok_or(FsError::Posix(Errno::ENOENT))?;
     Ok((target, place_of(engine, dir.id, name, target)?))
 }

@@ -1,7 +1,7 @@
 //! Taking names away.
 
 use super::create::{touch_dir, writable_dir};
-use super::lookup::{Destination, find, is_gone};
+use super::lookup::{Destination, find, find_by, is_gone};
 use super::subvolume;
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -12,6 +12,7 @@ use crate::names::{self, Target};
 use crate::reserve::cost;
 use btrfs_disk::items::inode_flags;
 use btrfs_txn::Op;
+use btrfs_txn::view::Finder;
 use inode_index::Ref;
 use vfs::{Errno, FsError, Ino, Result};
 
@@ -31,13 +32,14 @@ pub(crate) fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> R
         _ => {}
     }
     let dir = writable_dir(engine, parent)?;
-    let (mut target, place) = find(engine, &dir, name)?;
+    let mut finder = Finder::new(engine.core.view().store);
+    let (mut target, place) = find_by(engine, &dir, name, &mut finder)?;
     if target.is_subvolume() {
         return remove_subvolume(engine, &dir, name, (target, place), what);
     }
     let reservation = engine.reserver.reserve_removal(cost::unlink())?;
     loop {
-        match remove_inode(engine, &dir, name, target, what) {
+        match remove_inode(engine, &dir, name, target, what, &mut finder) {
             Ok(child) => {
                 drop(reservation);
                 engine.orphans.release(child);
@@ -58,17 +60,24 @@ fn remove_inode(
     name: &[u8],
     target: Target,
     what: What,
+    finder: &mut Finder<'_>,
 ) -> Result<Ref<Inode>> {
     let child = child_of(engine, dir, target)?;
     let mut locked = Locked::new(&[dir, &child])?;
-    let listed = names::listed(&engine.core.view(), dir.id, name)?;
+    let view = engine.core.view();
+    let listed = names::listed(finder.over(&view), dir.id, name)?;
     let listed = listed.filter(|listed| listed.target == target);
     let listed = listed.ok_or(FsError::Posix(Errno::ENOENT))?;
     check(engine, dir, &child, &locked, what)?;
+    if loses_last(locked.get(&child)) {
+        finder.look_through(&view, child.id.tree, child.id.objectid).fs()?;
+    }
+    let given = locked.get(dir).dir.given();
+    let removal = names::removal(finder.over(&view), (dir.id, given), name, listed)?;
+    drop(view);
     change(&engine.core, |op| {
-        let state = locked.state(dir);
-        names::remove_listed(op, (dir.id, state.dir.given()), name, listed)?;
-        touch_dir(op, dir.id, state, -(name.len() as i64));
+        removal.put(op);
+        touch_dir(op, dir.id, locked.state(dir), -(name.len() as i64));
         drop_link(&engine.inodes, op, child.id, locked.state(&child));
         if what == What::Dir {
             op.moved_away(dir.id, child.id);
@@ -133,16 +142,21 @@ fn check(
     if is_dir && !names::is_empty(&engine.core.view(), child.id)? {
         return Err(Errno::ENOTEMPTY.into());
     }
-    check_last(engine, child, locked.get(child))
+    Ok(())
 }
 
 /// The last name goes only where all that is behind it can be read. What cannot be erased would stay with an
 /// ORPHAN_ITEM, and while there is one the kernel mounts the volume read-only alone.
 pub(crate) fn check_last(engine: &Engine, inode: &Inode, state: &State) -> Result<()> {
-    if state.item.nlink > 1 && !state.is_dir() {
-        return Ok(());
+    match loses_last(state) {
+        true => engine.core.view().look_through(inode.id.tree, inode.id.objectid).fs(),
+        false => Ok(()),
     }
-    engine.core.view().look_through(inode.id.tree, inode.id.objectid).fs()
+}
+
+/// Whether a name less is none.
+fn loses_last(state: &State) -> bool {
+    state.item.nlink <= 1 || state.is_dir()
 }
 
 /// Immutable and append-only inodes and directories keep their names.

@@ -9,9 +9,10 @@ use blocksim::{Hooked, SimDevice};
 use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
 use common::CX;
 use common::places::{Flushes, volume_with_flushes_of};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
+use testkit::oracle::{TempDir, with_kernel};
 use vfs::{FallocateMode, FileSystem, Ino, SetAttr, WriteFlags};
 
 const SECTOR: usize = 4096;
@@ -106,4 +107,60 @@ fn zeroing_goes_on_where_it_was() {
     fs.destroy().expect("close");
     common::judge_image(&device.below.image());
     common::check_device(device, true, btrfs_check::Severity::Note);
+}
+
+/// Images of commits that came between two steps of a cut at `size`, of a file in so many pieces.
+fn cut_with_commits_between(pieces: u64, size: u64) -> Vec<blocksim::Image> {
+    let device = Arc::new(SimDevice::new(blocksim::Image::zeros(300 << 20)));
+    btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
+    let volume: Arc<OnceLock<Weak<BtrfsFs>>> = Arc::default();
+    let images = Arc::new(Mutex::new(Vec::new()));
+    let (opened, seen, below) = (volume.clone(), images.clone(), device.clone());
+    let commits = move || {
+        let fs = opened.get().and_then(Weak::upgrade).expect("it is open");
+        let commit = move || fs.fsync(fs.root(), false).expect("commit");
+        std::thread::spawn(commit).join().expect("no panic");
+        seen.lock().expect("no panic").push(below.image());
+    };
+    let injection = Injection::between_steps(commits);
+    let options = Options { background: false, tree_log: false, injection, ..Options::default() };
+    let fs = Arc::new(BtrfsFs::open_device(device.clone(), options).expect("mount"));
+    volume.set(Arc::downgrade(&fs)).expect("once");
+    let ino = common::new_file(&*fs, "file", &[]);
+    for piece in 0..pieces {
+        fs.write(&CX, ino, piece * 8192, &[7; SECTOR], Default::default()).expect("write");
+    }
+    fs.sync().expect("sync");
+    let commits = common::stat(&*fs, "commit.count");
+    fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).expect("cut");
+    assert!(common::stat(&*fs, "commit.count") >= commits + 2, "commits in between");
+    fs.destroy().expect("close");
+    common::check_device(device.clone(), true, btrfs_check::Severity::Note);
+    std::mem::take(&mut images.lock().expect("no panic"))
+}
+
+/// Each is one that a crash may lead to: the kernel takes nothing away behind the end of a file that grows.
+#[test]
+fn a_commit_between_two_steps_has_nothing_behind_the_end() {
+    const GROWN: usize = 64 << 20;
+    for image in cut_with_commits_between(3000, 100) {
+        let device = Arc::new(SimDevice::new(image.clone()));
+        common::check_device(device, true, btrfs_check::Severity::Note);
+        testkit::require!(kernel_btrfs);
+        let dir = TempDir::new("cut").expect("temp dir");
+        let path = dir.join("disk.img");
+        image.export(&path).expect("export");
+        let grow = |mount: &testkit::oracle::KernelMount| {
+            let file = std::fs::File::options().write(true).open(mount.path().join("file"));
+            let file = file.expect("open");
+            let size = file.metadata().expect("stat").len() as usize;
+            file.set_len(GROWN as u64).expect("grow");
+            size
+        };
+        let size = with_kernel(&path, "noatime", grow).expect("the kernel mounts it");
+        let read = |mount: &testkit::oracle::KernelMount| std::fs::read(mount.path().join("file"));
+        let content = with_kernel(&path, "noatime", read).expect("again").expect("read");
+        assert_eq!(content.len(), GROWN);
+        assert_eq!(content[size..].iter().position(|byte| *byte != 0), None, "behind {size}");
+    }
 }

@@ -47,6 +47,9 @@ pub struct Injection {
     /// Is called behind each durable commit, before the next one can begin.
     #[cfg(feature = "fault-injection")]
     after_commit: Option<Look>,
+    /// Is called between two steps of a change of many items of a file, with the file locked.
+    #[cfg(feature = "fault-injection")]
+    between_steps: Option<Look>,
 }
 
 #[cfg(feature = "fault-injection")]
@@ -61,6 +64,11 @@ impl Injection {
         Injection { after_commit: Some(std::sync::Arc::new(look)), ..Injection::default() }
     }
 
+    /// Calls `look` between two steps of a change of many items of a file, with the file locked.
+    pub fn between_steps(look: impl Fn() + Send + Sync + 'static) -> Injection {
+        Injection { between_steps: Some(std::sync::Arc::new(look)), ..Injection::default() }
+    }
+
     /// Whether this is to go wrong.
     pub fn has(&self, defect: Defect) -> bool {
         self.defect == Some(defect)
@@ -69,6 +77,13 @@ impl Injection {
     /// A commit is durable.
     pub fn committed(&self) {
         if let Some(look) = &self.after_commit {
+            look();
+        }
+    }
+
+    /// A step has ended, and there are more.
+    pub fn stepped(&self) {
+        if let Some(look) = &self.between_steps {
             look();
         }
     }
@@ -85,6 +100,10 @@ impl Injection {
     /// Nobody looks.
     #[inline(always)]
     pub const fn committed(&self) {}
+
+    /// Nobody looks.
+    #[inline(always)]
+    pub const fn stepped(&self) {}
 }
 
 impl std::fmt::Debug for Injection {

@@ -1,7 +1,7 @@
 //! Content that an earlier mount left behind the end of a file.
 //!
 //! What lands behind content that is in memory still is on the volume before the size covers it
-//! (`State::disk_size`), and a cut goes in steps; a crash in between leaves extents behind the end. Nobody
+//! (`State::disk_size`), so a crash leaves extents behind the end; and so did cuts in steps until 2026-11-29. Nobody
 //! reads them there, but a file that grows over them would show what it never had.
 //!
 //! Invariant: as long as an inode is in memory nothing but space gets behind its end, so one look is enough.

@@ -183,7 +183,7 @@ fn drop_preallocated(
     let keep = state.item.size.next_multiple_of(sector);
     let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
     Ok(match first_step(engine, mapped.len(), budget.drops)? {
-        Some(room) => drop_behind(engine, id, state, (keep, &mapped), room)?.0,
+        Some(room) => drop_behind(engine, id, state, (state.item.size, &mapped), room)?,
         None => Done::Nothing,
     })
 }
@@ -211,20 +211,12 @@ fn shrink(
     let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
         return Ok(Done::Nothing);
     };
-    let (old_size, landed) = (state.item.size, state.landed_size);
-    state.item.size = size;
-    state.landed_size = landed.min(size);
-    let dropped = drop_behind(engine, id, state, (keep, &mapped), room);
-    if let Ok((Done::Part | Done::Nothing, reached)) = &dropped {
-        // What is still there must not come back when the file grows: it ends behind it.
-        state.item.size = old_size.min(*reached);
-        state.landed_size = landed.min(state.item.size);
-    } else {
-        // Where it failed there may be something.
-        state.clean_behind_end &= dropped.is_ok();
-        forget_unwritten(engine, state, |dirty| dirty.truncate(size));
-    }
-    Ok(dropped?.0)
+    let dropped = drop_behind(engine, id, state, (size, &mapped), room);
+    // Where it failed there may be something.
+    state.clean_behind_end &= dropped.is_ok();
+    let end = state.item.size;
+    forget_unwritten(engine, state, |dirty| dirty.truncate(end));
+    dropped
 }
 
 /// What `drops` takes out of what is unwritten will not be written.
@@ -238,22 +230,24 @@ pub(super) fn forget_unwritten(engine: &Engine, state: &mut State, drops: impl F
     }
 }
 
-/// Drops all extents from `keep` on, the last ones first, each step one operation that
-/// leaves the file whole, and with them what is unwritten over them or behind: the size on the volume says `size` from the
-/// first on; for that there is room. Says behind which offset all is gone.
+/// Cuts the file at `size` and drops all extents behind, the last ones first, and with them what is unwritten over them or
+/// behind. Each step is one operation that leaves the file whole: a commit may have any of them as its last. It ends
+/// in front of what is gone, and behind all that is there, which would come to light where it grows.
 fn drop_behind<'e>(
     engine: &'e Engine,
     id: InodeId,
     state: &mut State,
-    (keep, mapped): (u64, &[Mapped]),
+    (size, mapped): (u64, &[Mapped]),
     mut room: Room<'e>,
-) -> Result<(Done, u64)> {
-    let (mut reached, mut left) = (keep, mapped);
+) -> Result<Done> {
+    let keep = size.next_multiple_of(engine.core.sector());
+    let mut left = mapped;
     while !left.is_empty() {
-        let Some((held, step)) = room.take() else { return Ok((Done::Part, reached)) };
+        let Some((held, step)) = room.take() else { return Ok(Done::Part) };
         let (rest, part) = left.split_at(left.len() - step);
-        reached = part[0].start.max(keep);
+        let reached = part[0].start.max(keep);
         forget_unwritten(engine, state, |dirty| dirty.remove(reached, u64::MAX));
+        cut(state, if rest.is_empty() { size } else { reached });
         change(&engine.core, |op| {
             op.run(|| drop_range(op, id, state, part, reached, u64::MAX))?;
             put_inode(op, id, state);
@@ -263,7 +257,14 @@ fn drop_behind<'e>(
         drop(held);
         room = next_step(engine, left.len())?;
     }
-    Ok((Done::All, keep))
+    cut(state, size);
+    Ok(Done::All)
+}
+
+/// The file ends there at the latest.
+fn cut(state: &mut State, size: u64) {
+    state.item.size = state.item.size.min(size);
+    state.landed_size = state.landed_size.min(size);
 }
 
 /// For the next step (`None`: what is reserved for the operation is), and how many items that may drop.
@@ -283,6 +284,9 @@ pub(super) fn first_step(engine: &Engine, items: usize, drops: bool) -> Result<O
 
 /// The same for those behind the first ones; `None`: none are left, or there is no room before a commit.
 pub(super) fn next_step(engine: &Engine, left: usize) -> Result<Room<'_>> {
+    if left > 0 {
+        engine.core.injection.stepped();
+    }
     match engine.core.injection.has(Defect::RoomForOneStep) {
         true => Ok(None),
         false => step(engine, left),

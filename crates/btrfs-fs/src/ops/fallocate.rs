@@ -41,7 +41,7 @@ pub(crate) fn fallocate(
     loop {
         let space = || space_for(engine, &inode, gaps(engine, &inode, mode, offset, end)?);
         let (_promise, mut space) = allocates.then(space).transpose()?.unzip();
-        let writes = allocates || writes_anew(engine, &inode, offset, end)?;
+        let writes = writes_anew(engine, &inode, mode, offset, end)?;
         let dirty = engine.reserver.reserve_dirty(u64::from(writes) * 4 * engine.core.sector())?;
         let reservation = match removes {
             true => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
@@ -80,18 +80,33 @@ fn splits(engine: &Engine, inode: &Ref<Inode>, offset: u64, end: u64) -> Result<
     Ok(mapped.iter().any(|m| !m.is_inline() && m.start < offset && m.end > end))
 }
 
-/// Whether a hole there may leave content that has to be written anew, for which there must be room: no full volume
-/// refuses one of whole sectors.
-fn writes_anew(engine: &Engine, inode: &Ref<Inode>, offset: u64, end: u64) -> Result<bool> {
+/// Whether there may be content that has to be written anew, for which there must be room: a full volume refuses
+/// no hole of whole sectors, and nothing that has its space already.
+fn writes_anew(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    mode: FallocateMode,
+    offset: u64,
+    end: u64,
+) -> Result<bool> {
     let sector = engine.core.sector();
-    if !offset.is_multiple_of(sector) || !end.is_multiple_of(sector) {
+    let cuts = !offset.is_multiple_of(sector) || !end.is_multiple_of(sector);
+    let zeros = matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange { .. });
+    if zeros && cuts || grows_from_within(engine, &*inode.read()?, mode, end) {
         return Ok(true);
     }
     starts_inline(engine, inode)
 }
 
-/// Bytes of [offset, end), in whole sectors, that will need extents. What is to be compressed has
-/// its own before.
+/// Whether the file gets longer, and ends in the midst of a sector.
+fn grows_from_within(engine: &Engine, state: &State, mode: FallocateMode, end: u64) -> bool {
+    let grows =
+        matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange { keep_size: false });
+    grows && end > state.item.size && !state.item.size.is_multiple_of(engine.core.sector())
+}
+
+/// Bytes of [offset, end), in whole sectors, that will need extents. What is unwritten has its own before, for
+/// which space is reserved already.
 fn gaps(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -99,12 +114,13 @@ fn gaps(
     offset: u64,
     end: u64,
 ) -> Result<u64> {
-    engine.writeback.flush_compressed(inode)?;
     let sector = engine.core.sector();
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
     if matches!(mode, FallocateMode::ZeroRange { .. }) {
+        engine.writeback.flush_compressed(inode)?;
         return Ok(stop - start);
     }
+    engine.writeback.flush_unasked(inode)?;
     let state = inode.read()?;
     let mapped = map_range(&engine.core.view(), inode.id, sector, start, stop).fs()?;
     drop(state);
@@ -147,8 +163,11 @@ fn locked(
     if *mode == FallocateMode::PunchHole && is_hole(engine, inode.id, &state, offset, end)? {
         return Ok(Done::All);
     }
-    if !budget.writes && is_inline(&engine.writeback, inode.id, &mut state)? {
-        // It has become inline since; nothing is changed, and this comes again with what that needs.
+    if !budget.writes
+        && (grows_from_within(engine, &state, *mode, end)
+            || is_inline(&engine.writeback, inode.id, &mut state)?)
+    {
+        // It has become so since; nothing is changed, and this comes again with what that needs.
         return Ok(Done::Part);
     }
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);

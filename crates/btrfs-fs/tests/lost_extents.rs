@@ -10,7 +10,9 @@ use btrfs_disk::key::kind::{EXTENT_DATA, EXTENT_ITEM};
 use btrfs_fs::BtrfsFs;
 use common::{CX, find, new_file};
 use fuzzing::hostile::base::Base;
-use lost::{content_stays, flip, is_sound, leaves, leaves_of, open, told, volume};
+use lost::{
+    content_stays, content_stays_of, flip, is_sound, leaves, leaves_of, open, told, volume,
+};
 use vfs::{FallocateMode, FileSystem, Ino, WriteFlags};
 
 const NOCOW: u32 = 0x0080_0000;
@@ -63,6 +65,16 @@ fn content_for_extents_that_others_may_have_stays_in_memory() {
             flip(&base, lost);
             content_stays(base.device.clone(), at - in_front, || flip(&base, lost));
         }
+    }
+}
+
+/// What comes out of the kernel's cache the kernel drops where it is refused.
+#[test]
+fn long_content_out_of_the_cache_stays_in_memory() {
+    let cached = WriteFlags { cached: true, ..WriteFlags::default() };
+    for (base, lost, at) in [nocow(), preallocated()] {
+        flip(&base, lost);
+        content_stays_of(base.device.clone(), at, (256 << 10, cached), || flip(&base, lost));
     }
 }
 

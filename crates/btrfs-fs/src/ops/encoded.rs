@@ -7,7 +7,7 @@ use crate::reserve::{DirtyReservation, cost};
 use crate::writeback::{Fit, store_extent, store_item};
 use btrfs_disk::compress::Encoded;
 use inode_index::Ref;
-use vfs::{Ino, Result};
+use vfs::{Ino, Result, WriteFlags};
 
 /// Writes the content of `encoded` as it is. False: it cannot be had so, and nothing was written;
 /// the caller writes it as content.
@@ -54,7 +54,7 @@ fn write_locked(
     let state = &mut *state;
     // It may have changed before it was locked.
     let Some(fit) = engine.writeback.fits(state, offset, encoded) else { return Ok(false) };
-    prepare(engine, inode, state, offset, budget)?;
+    prepare(engine, inode, state, (offset, WriteFlags::default()), budget)?;
     take_capability(engine, inode, state)?;
     state.item_dirty = true;
     let (room, kind) = (engine.writeback.room_for(encoded), encoded.compression());

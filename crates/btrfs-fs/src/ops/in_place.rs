@@ -89,7 +89,7 @@ fn write_locked(
         return Ok(Tried::Lacks);
     }
     let mut nothing = engine.reservations.hold_dirty(0, None);
-    prepare(engine, inode, state, offset, &mut nothing)?;
+    prepare(engine, inode, state, (offset, flags), &mut nothing)?;
     take_privileges(engine, inode, state, flags)?;
     let stored = runs.into_iter().try_for_each(|run| {
         let (from, to) = (run.start.max(offset), run.end.min(offset + data.len() as u64));

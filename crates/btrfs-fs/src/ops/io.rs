@@ -151,12 +151,12 @@ fn write_locked(
     let straight = flags.direct || !short(data.len() as u64);
     let (_still, mut state) = lock_for(engine, inode, offset, straight)?;
     check_file(&state)?;
-    prepare(engine, inode, &mut state, offset, budget)?;
+    prepare(engine, inode, &mut state, (offset, flags), budget)?;
     take_privileges(engine, inode, &mut state, flags)?;
     let write = if flags.direct { write_direct } else { write_content };
     let result = write(engine, inode, &mut state, offset, data, budget);
     let result = match result {
-        Err(error @ FsError::Io { .. }) if flags.cached && !flags.direct => {
+        Err(error) if error.is_of_medium() && flags.cached && !flags.direct => {
             keep(engine, inode, &mut state, (offset, data), budget, error)
         }
         other => other,
@@ -239,14 +239,19 @@ pub(super) fn prepare(
     engine: &Engine,
     inode: &Ref<Inode>,
     state: &mut State,
-    offset: u64,
+    (offset, flags): (u64, WriteFlags),
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
     match offset == state.item.size {
         true => state.content_changes()?,
         false => state.content_is_replaced()?,
     }
-    budget.spend(load_inline(&engine.writeback, inode.id, state)?);
+    match load_inline(&engine.writeback, inode.id, state) {
+        // How the file begins is not known, and not needed. Who writes is told; but what the kernel's cache
+        // gives away is nowhere else.
+        Err(error) if flags.cached && offset >= engine.core.sector() && error.is_of_medium() => {}
+        loaded => budget.spend(loaded?),
+    }
     if offset > state.item.size {
         budget.spend(zero_tail(engine, inode.id, state)?);
         hole_to(engine, inode, state, offset)?;

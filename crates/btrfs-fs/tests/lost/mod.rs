@@ -10,7 +10,7 @@ use btrfs_image::mkfs::{MkfsOptions, make};
 use fuzzing::hostile::base::{Base, options};
 use fuzzing::hostile::leaf::Leaf;
 use std::sync::Arc;
-use vfs::FileSystem;
+use vfs::{FileSystem, WriteFlags};
 
 pub fn volume(fill: impl FnOnce(&BtrfsFs)) -> Base {
     volume_with(ChecksumType::Crc32c, fill)
@@ -72,10 +72,21 @@ pub fn is_sound(base: &Base) {
 
 /// Content of the file at `at` cannot be written until its leaf is there again, by `mend`.
 pub fn content_stays(device: Arc<dyn BlockDevice>, at: u64, mend: impl FnOnce()) {
+    content_stays_of(device, at, (8192, WriteFlags::default()), mend);
+}
+
+/// The same of so much content that comes in some way.
+pub fn content_stays_of(
+    device: Arc<dyn BlockDevice>,
+    at: u64,
+    (len, flags): (usize, WriteFlags),
+    mend: impl FnOnce(),
+) {
+    let content = vec![9; len];
     let open = || BtrfsFs::open_device(device.clone(), options()).expect("open");
     let fs = open();
     let pieces = find(&fs, fs.root(), "pieces").expect("there");
-    fs.write(&CX, pieces, at, &[9; 8192], Default::default()).expect("write");
+    fs.write(&CX, pieces, at, &content, flags).expect("write");
     let other = find(&fs, fs.root(), "other").expect("there");
     fs.write(&CX, other, 0, &[2; 5000], Default::default()).expect("write");
     new_file(&fs, "new", &[3; 700]);
@@ -85,15 +96,15 @@ pub fn content_stays(device: Arc<dyn BlockDevice>, at: u64, mend: impl FnOnce())
         told(fs.fsync(pieces, false), "it cannot be written");
         fs.fsync(other, false).expect("that can");
     }
-    let mut back = [0; 8192];
+    let mut back = vec![0; len];
     fs.read(pieces, at, &mut back).expect("it is in memory");
-    assert!(back == [9; 8192]);
+    assert!(back == content);
     mend();
     fs.sync().expect("all of it");
     fs.destroy().expect("close");
     drop(fs);
     let fs = open();
-    assert!(read(&fs, fs.root(), "pieces")[at as usize..][..8192] == [9; 8192]);
+    assert!(read(&fs, fs.root(), "pieces")[at as usize..][..len] == content);
     assert!(read(&fs, fs.root(), "other") == [2; 5000] && read(&fs, fs.root(), "new") == [3; 700]);
     fs.destroy().expect("close");
     drop(fs);

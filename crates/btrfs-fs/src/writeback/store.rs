@@ -182,8 +182,7 @@ fn land(
     let mut landed = Vec::new();
     let (mut at, mut places) = (start, places.into_iter());
     while at < end {
-        let known = places.next().map(Ok);
-        let placed = known.unwrap_or_else(|| place(writeback, id, state, at, end, mapped));
+        let placed = places.next().map_or_else(|| place(writeback, id, state, at, end, mapped), Ok);
         let result = placed.and_then(|(len, place)| {
             let part = cut(slices, at - start, len);
             let logical = match &place {

@@ -12,6 +12,7 @@ pub use quotas::Switch;
 use crate::error::{Error, Result, io_text};
 use crate::sys;
 use btrfs_fs::control::verity::write_enable;
+use btrfs_fs::control::wire::paths::Told;
 use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, VolArgs2};
 use btrfs_fs::{Defragment, VerityWish};
 use fs_verity::HashAlgorithm;
@@ -207,9 +208,37 @@ impl Door {
         let answer = self.ask(wire::INFO, Vec::new()).map_err(|e| self.told_of_itself(&e))?;
         let read = |answer: &[u8]| {
             let is_root = wire::number(answer, 0)?;
-            Some((SubvolumeInfo::read(&mut answer.get(8..)?)?, is_root != 0))
+            Some((Told::read(&mut answer.get(8..)?)?, is_root != 0))
         };
-        read(&answer).ok_or_else(|| self.odd())
+        let (told, is_root) = read(&answer).ok_or_else(|| self.odd())?;
+        Ok((self.whole(told)?, is_root))
+    }
+
+    /// With its path, if that did not come along.
+    fn whole(&self, told: Told) -> Result<SubvolumeInfo> {
+        let Told { mut info, is_long } = told;
+        if is_long {
+            info.path = self.path_of(info.id).map_err(|e| self.told_of_itself(&e))?;
+        }
+        Ok(info)
+    }
+
+    /// `None`: it has none any more.
+    fn path_of(&self, id: SubvolId) -> io::Result<Option<Vec<u8>>> {
+        let mut path = Vec::new();
+        loop {
+            let asked = [id.0.to_le_bytes(), (path.len() as u64).to_le_bytes()].concat();
+            let answer = match self.ask(wire::paths::PATH, asked) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+                answer => answer?,
+            };
+            let len = wire::number(&answer, 0).and_then(|len| usize::try_from(len).ok());
+            let more = len.unwrap_or(0).saturating_sub(path.len()).min(answer.len() - 8);
+            if more == 0 {
+                return Ok(Some(path));
+            }
+            path.extend_from_slice(&answer[8..8 + more]);
+        }
     }
 
     /// All subvolumes; `None`: the caller may not hear of others' subvolumes.
@@ -220,13 +249,15 @@ impl Door {
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) => return Ok(None),
                 answer => answer.map_err(|e| self.told_of_itself(&e))?,
             };
-            let more = Records::read::<SubvolumeInfo>(&answer).ok_or_else(|| self.odd())?;
-            let Some(last) = more.last() else { return Ok(Some(all)) };
-            if last.id.0 <= behind {
+            let more = Records::read::<Told>(&answer).ok_or_else(|| self.odd())?;
+            let Some(last) = more.last().map(|told| told.info.id.0) else { return Ok(Some(all)) };
+            if last <= behind {
                 return Err(self.odd());
             }
-            behind = last.id.0;
-            all.extend(more);
+            behind = last;
+            for told in more {
+                all.push(self.whole(told)?);
+            }
         }
     }
 

@@ -23,6 +23,7 @@ use crate::fs::BtrfsFs;
 use crate::subvol::{Caller, Delete, SubvolId, SubvolumeInfo};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use vfs::{Asker, Control, Controlled, Errno, FileSystem, Ino, Result};
+use wire::paths::Told;
 use wire::{Record, Records, SnapshotArgs, VolArgs, VolArgs2};
 
 impl Control for BtrfsFs {
@@ -187,11 +188,9 @@ fn receive(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino) -> Result<Controlled> {
 fn list(fs: &BtrfsFs, asker: &dyn Asker, behind: u64) -> Result<Controlled> {
     administrator(asker)?;
     let room = wire::len(wire::LIST);
-    let mut all = fs.subvolumes_behind(behind, room / wire::SMALLEST_INFO)?;
-    for info in &mut all {
-        // No record fills the answer alone, or the list would end before its end.
-        info.path = info.path.take().filter(|path| path.len() < room / 2);
-    }
+    let all = fs.subvolumes_behind(behind, room / wire::SMALLEST_INFO)?.into_iter();
+    // No record fills the answer alone, or the list would end before its end.
+    let all = all.map(|info| Told::within(info, room / 2));
     Ok(Controlled::answer(Records::write(all, room)))
 }
 
@@ -199,10 +198,9 @@ fn list(fs: &BtrfsFs, asker: &dyn Asker, behind: u64) -> Result<Controlled> {
 fn info(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino) -> Result<Controlled> {
     let (id, is_root) = fs.subvolume_of(ino)?;
     let info = fs.subvolume_info(id)?;
-    let fits = |path: &Vec<u8>| path.len() < wire::len(wire::INFO) / 2;
-    let path = if asker.who()?.admin { info.path.filter(fits) } else { None };
+    let path = if asker.who()?.admin { info.path } else { None };
     let mut answer = u64::from(is_root).to_le_bytes().to_vec();
-    SubvolumeInfo { path, ..info }.write(&mut answer);
+    Told::within(SubvolumeInfo { path, ..info }, wire::len(wire::INFO) / 2).write(&mut answer);
     Ok(Controlled::answer(answer))
 }
 

@@ -36,6 +36,7 @@ pub(super) fn answer(
         }
         wire::INO_LOOKUP => lookup::lookup(fs, asker, ino, input)?,
         kernels::INO_LOOKUP_USER => lookup::lookup_user(fs, asker, ino, input)?,
+        wire::paths::PATH => path(fs, asker, input)?,
         wire::GET_SUBVOL_INFO => subvolume(&fs.subvolume_info(fs.subvolume_of(ino)?.0)?),
         wire::GET_SUBVOL_ROOTREF => inside(fs, ino, some(number(input, 0))?)?,
         wire::START_SYNC => {
@@ -46,6 +47,16 @@ pub(super) fn answer(
         _ => return Err(Errno::ENOTTY.into()),
     };
     Ok(Controlled::answer(answer))
+}
+
+/// As much of it as there is room for.
+fn path(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Vec<u8>> {
+    administrator(asker)?;
+    let (id, from) = (some(number(input, 0))?, some(number(input, 8))?);
+    let path = fs.subvolume_info(SubvolId(id))?.path.ok_or(Errno::ENOENT)?;
+    let rest = path.get(usize::try_from(from).unwrap_or(usize::MAX)..).unwrap_or_default();
+    let room = wire::len(wire::paths::PATH) - 8;
+    Ok([&len64(&path).to_le_bytes(), &rest[..rest.len().min(room)]].concat())
 }
 
 fn usage(fs: &BtrfsFs) -> Result<Vec<u8>> {

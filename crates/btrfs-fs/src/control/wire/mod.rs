@@ -6,6 +6,7 @@
 //! is in the number of its command. What comes in is a stranger's: nothing here trusts it.
 
 pub mod kernels;
+pub mod paths;
 pub mod quotas;
 
 use crate::find_new::NewExtent;
@@ -524,12 +525,19 @@ mod tests {
         let answer = Records::write(all.clone(), PAGE as usize);
         assert_eq!(Records::read::<SubvolumeInfo>(&answer), Some(all.clone()));
         let bare = SubvolumeInfo { name: Vec::new(), path: None, ..info(256) };
-        assert_eq!(Records::write([bare], PAGE as usize).len(), 8 + SMALLEST_INFO);
+        assert_eq!(Records::write([bare.clone()], PAGE as usize).len(), 8 + SMALLEST_INFO);
         let one = Records::write(all.clone(), answer.len() - 1);
         assert_eq!(Records::read::<SubvolumeInfo>(&one), Some(all[..1].to_vec()));
         for cut in 0..answer.len() {
             assert_eq!(Records::read::<SubvolumeInfo>(&answer[..cut]), None, "{cut}");
         }
+        let told = [info(256), bare.clone()].map(|info| paths::Told::within(info, 2));
+        assert_eq!(
+            told.each_ref().map(|told| (told.is_long, told.info.path.is_some())),
+            [(true, false), (false, false)]
+        );
+        let answer = Records::write(told.clone(), PAGE as usize);
+        assert_eq!(Records::read::<paths::Told>(&answer), Some(told.to_vec()));
         let args = SnapshotArgs { source: Ino(7), read_only: true, name: b"x" };
         let record = args.write().unwrap();
         let read = SnapshotArgs::parse(&record).unwrap();

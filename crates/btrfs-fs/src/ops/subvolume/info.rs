@@ -8,15 +8,17 @@ use btrfs_disk::TreeId;
 use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, RootItem, Timespec};
 use btrfs_txn::View;
 use btrfs_txn::delta::TreeAction;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use vfs::{Errno, FsError, Ino, Result};
 
 /// A directory's way from its subvolume's root; `None`: none leads there.
 type Ways = HashMap<InodeId, Option<Vec<u8>>>;
 
-/// Bytes of a path that is told: four times what a program may say at once. A crafted volume could have paths whose
-/// lengths together are the square of its own.
+/// Bytes of a path that is told with others: four times what a program may say at once. A crafted volume could have
+/// paths whose lengths together are the square of its own. Longer ones are looked for one by one ...
 const LONGEST: usize = 16 << 10;
+/// ... as long as all those that are told at once have no more bytes together.
+const LONG_ONES: usize = 64 << 20;
 
 pub(crate) fn default(engine: &Engine) -> Result<TreeId> {
     subvol::default_subvolume(&engine.core.view())
@@ -42,7 +44,7 @@ pub(crate) fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
     let root = view.layers.roots.get(tree).filter(|_| tree.is_subvolume());
     let item = root.ok_or(FsError::Posix(Errno::ENOENT))?.item;
     let mut info = describe(engine, &view, tree, &item)?;
-    info.path = path_up(engine, &view, &mut Ways::new(), &mut HashMap::new(), &info)?;
+    info.path = long_path(engine, &view, tree, LONG_ONES)?;
     Ok(info)
 }
 
@@ -58,10 +60,15 @@ pub(crate) fn behind(engine: &Engine, behind: u64, most: usize) -> Result<Vec<Su
     let Some(from) = behind.checked_add(1) else { return Ok(Vec::new()) };
     let rest = view.layers.roots.trees.range_from(TreeId(from)).filter(|(id, _)| id.is_subvolume());
     let (mut ways, mut known) = (Ways::new(), HashMap::new());
-    let mut all = Vec::new();
+    let (mut all, mut room) = (Vec::new(), LONG_ONES);
     for (id, root) in rest.take(most) {
         let mut info = describe(engine, &view, id, &root.item)?;
         info.path = path_up(engine, &view, &mut ways, &mut known, &info)?;
+        if info.path.is_none() && !info.deleted {
+            info.path = long_path(engine, &view, id, room)?;
+            // What is looked for in vain was as long a way.
+            room -= info.path.as_ref().map_or(room / 2, Vec::len);
+        }
         all.push(info);
     }
     Ok(all)
@@ -94,6 +101,31 @@ fn path_up(
     }
     let front = info.parent.and_then(|parent| known.get(&parent).cloned().flatten());
     Ok(path_of(ways, engine, info, front))
+}
+
+/// The path of a subvolume, of at most so many bytes.
+fn long_path(
+    engine: &Engine,
+    view: &View<'_>,
+    tree: TreeId,
+    most: usize,
+) -> Result<Option<Vec<u8>>> {
+    let (mut at, mut parts, mut len) = (tree, Vec::new(), 0);
+    // Those of a damaged volume may lie in each other.
+    let mut passed = HashSet::new();
+    while at != TreeId::FS {
+        let Some((dir, name)) = subvol::place_of(view, at)? else { return Ok(None) };
+        let Some(way) = way_to(engine, dir, most) else { return Ok(None) };
+        len += way.len() + name.len() + 2;
+        if len > most || !passed.insert(at) {
+            return Ok(None);
+        }
+        parts.push(name);
+        parts.extend((!way.is_empty()).then_some(way));
+        at = dir.tree;
+    }
+    parts.reverse();
+    Ok(Some(parts.join(&b'/')))
 }
 
 /// What the root tree does not say yet is committed, where it `matters`.
@@ -158,7 +190,7 @@ fn path_of(
     };
     let mut path = above?;
     let dir = InodeId::new(TreeId(parent.0), info.directory);
-    let way = ways.entry(dir).or_insert_with(|| way_to(engine, dir)).clone()?;
+    let way = ways.entry(dir).or_insert_with(|| way_to(engine, dir, LONGEST)).clone()?;
     if path.len() + way.len() + info.name.len() + 2 > LONGEST {
         return None;
     }
@@ -171,12 +203,13 @@ fn path_of(
     Some(path)
 }
 
-/// From the subvolume's root directory to `dir`.
-fn way_to(engine: &Engine, dir: InodeId) -> Option<Vec<u8>> {
+/// From the subvolume's root directory to `dir`, in at most so many bytes.
+fn way_to(engine: &Engine, dir: InodeId, most: usize) -> Option<Vec<u8>> {
     let top = engine.subvols.get(dir.tree)?.root_dir;
     let (mut at, mut names, mut len) = (dir, Vec::new(), 0);
+    let mut passed = HashSet::new();
     while at.objectid != top {
-        if names.len() > MAX_DEPTH || len > LONGEST {
+        if len > most || !passed.insert(at.objectid) {
             return None;
         }
         let (parent, name) = names::parent(&engine.core, at).ok()??;

@@ -1,0 +1,50 @@
+//! Subvolumes whose paths are longer than what a program can say at once, and than a record of the mount's door.
+
+mod common;
+
+use common::mount::{Mount, gone};
+use common::{Image, fine, json};
+use spinney::VolumeOptions;
+use testkit::require;
+
+/// Eight of 255 bytes each before every subvolume, ten of these: 20 KiB.
+const DEPTH: usize = 10;
+
+fn deep(image: &Image) -> Vec<String> {
+    let volume = VolumeOptions::new().write(true).open(&image.path).unwrap();
+    let (mut path, mut all) = (String::new(), Vec::new());
+    for number in 0..DEPTH {
+        for _ in 0..8 {
+            path.push_str(&"d".repeat(250));
+            volume.create_dir(&path).unwrap();
+            path.push('/');
+        }
+        path.push_str(&format!("s{number}"));
+        volume.create_subvolume(&path).unwrap();
+        all.push(path.clone());
+        path.push('/');
+    }
+    volume.close().unwrap();
+    all
+}
+
+fn paths(place: &str) -> Vec<String> {
+    let all = json(&fine(&["subvolume", "list", "--json", place]));
+    let all = all.as_array().or_else(|| all["subvolume-list"].as_array()).unwrap();
+    all.iter().map(|row| row["path"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Only the name was told, as if they lay at the top: from 16 KiB on, and by a mount from 8 KiB on.
+#[test]
+fn long_paths_are_told_whole() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("long-paths");
+    let all = deep(&image);
+    assert!(all[DEPTH - 1].len() > 20_000);
+    assert_eq!(paths(&image.at("/")), all);
+    let mount = Mount::new(&image, "");
+    assert_eq!(paths(&mount.word()), all);
+    mount.umount();
+    gone(&image);
+}

@@ -235,6 +235,7 @@ const FS: Table = &[
             "rescue",
             "recover",
             "convert",
+            "ops",
             "fs",
             "uuid_tree",
             "beside",

@@ -35,6 +35,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use vfs::{FsError, Ino, Result, Stat};
 
+/// The root directory of the subvolume that was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Begin {
+    /// Its number.
+    pub(crate) ino: Ino,
+    /// From the root to it; empty for the root itself.
+    pub(crate) path: Vec<u8>,
+}
+
 pub(crate) struct Engine {
     pub core: Arc<Core>,
     pub options: Options,
@@ -50,9 +59,11 @@ pub(crate) struct Engine {
     pub reserver: Arc<Reserver>,
     pub fsync: Fsync,
     pub orphans: Arc<Orphans>,
-    /// Where the mount begins. Chosen when the log is replayed, which may make directories on
+    /// The first inode that is reached. Chosen when the log is replayed, which may make directories on
     /// the way to it.
     pub root: Ino,
+    /// Where the mount begins: the root, or below it.
+    pub(crate) begin: Begin,
     /// Held by who makes, moves or takes away a subvolume or its name, and by who changes groups; see
     /// `ops/subvolume`.
     subvolume_lock: Mutex<()>,
@@ -136,6 +147,7 @@ impl Engine {
             reserver,
             orphans,
             root: Ino(0),
+            begin: Begin { ino: Ino(0), path: Vec::new() },
             subvolume_lock: Mutex::new(Rank::Subvolumes, ()),
             cleaner,
             balancer,

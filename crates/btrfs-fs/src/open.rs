@@ -5,10 +5,11 @@ use crate::beside::Beside;
 use crate::cleaner::Sweeper;
 use crate::commit::Background;
 use crate::convert;
-use crate::engine::Engine;
+use crate::engine::{Begin, Engine};
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
-use crate::ino::number;
+use crate::ino::{InodeId, number};
+use crate::ops;
 use crate::options::{Options, Subvol};
 use crate::orphan::Eraser;
 use crate::recover;
@@ -55,7 +56,7 @@ impl BtrfsFs {
         if converts {
             convert::finish(&engine)?;
         }
-        engine.root = choose_root(&engine)?;
+        (engine.root, engine.begin) = choose_root(&engine)?;
         let engine = Arc::new(engine);
         let writes = engine.core.health.writable().is_ok();
         if writes {
@@ -314,7 +315,8 @@ fn core(
     core
 }
 
-fn choose_root(engine: &Engine) -> Result<Ino> {
+/// The first inode that is reached, and where the mount begins.
+fn choose_root(engine: &Engine) -> Result<(Ino, Begin)> {
     let (view, wanted) = (engine.core.view(), &engine.options.subvol);
     let default_may_be_lost = engine.options.rescue.bad_roots && *wanted == Subvol::Default;
     let chosen = match subvol::choose(&view, &engine.subvols, wanted) {
@@ -324,5 +326,21 @@ fn choose_root(engine: &Engine) -> Result<Ino> {
         }
         chosen => chosen,
     };
-    number(chosen?)
+    let id = chosen?;
+    let ino = number(id)?;
+    let from_top = engine.options.from_top.then(|| way_from_top(engine, id)).flatten();
+    Ok(match from_top {
+        Some((top, path)) => (top, Begin { ino, path }),
+        None => (ino, Begin { ino, path: Vec::new() }),
+    })
+}
+
+/// The top of the volume and the path from there to the subvolume whose root directory is `id`; `None` where none leads to
+/// it, or nobody can read what is on the way.
+fn way_from_top(engine: &Engine, id: InodeId) -> Option<(Ino, Vec<u8>)> {
+    let view = engine.core.view();
+    let at = |wanted: &Subvol| subvol::choose(&view, &engine.subvols, wanted).ok();
+    let path = ops::subvolume::path(engine, id.tree).ok()??;
+    let top = at(&Subvol::Id(TreeId::FS))?;
+    (at(&Subvol::Path(path.clone())) == Some(id)).then_some((number(top).ok()?, path))
 }

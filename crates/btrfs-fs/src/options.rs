@@ -43,6 +43,9 @@ pub struct Options {
     /// moment, or have something unwritten, come on top. The others are loaded again when they
     /// are asked for, whether callers have them open or not.
     pub inode_bytes: u64,
+    /// The root is the top of the volume, where a path leads from there to `subvol`: whoever asks
+    /// `BtrfsFs::begin` finds it below. Else `subvol` is the root.
+    pub from_top: bool,
     /// What a read does to the access time.
     pub atime: Atime,
     /// Directories' access times stay.
@@ -175,6 +178,7 @@ impl Default for Options {
             delta_bytes: 256 << 20,
             dirty_bytes: 256 << 20,
             inode_bytes: 128 << 20,
+            from_top: false,
             atime: Atime::Never,
             nodiratime: false,
             user_subvol_rm_allowed: false,

@@ -13,6 +13,12 @@ use std::time::Duration;
 use vfs::{Entry, Ino, Result};
 
 impl BtrfsFs {
+    /// Where the mount begins, and the path to it from the root; that is empty unless it was opened with
+    /// `Options::from_top`.
+    pub fn begin(&self) -> (Ino, &[u8]) {
+        (self.engine.begin.ino, &self.engine.begin.path)
+    }
+
     /// Makes an empty subvolume `name` in the directory `parent`. It is there for everybody when
     /// this returns, and durable with the next commit (`sync`), as a new directory is.
     /// The entry is its root directory's, with one lookup reference as `mkdir` gives it.

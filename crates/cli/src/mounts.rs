@@ -91,11 +91,15 @@ pub fn in_another_namespace(device: &str) -> Option<String> {
     None
 }
 
-/// The mounted file system that `path` lies in.
+/// The mount that `path` lies in; where the kernel does not tell which, one of the same file system.
 pub fn around(path: &Path) -> io::Result<Option<MountEntry>> {
-    let device = fs::metadata(path)?.dev();
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let (id, device) = (id_of(&file).ok(), file.metadata()?.dev());
     let device = format!("{}:{}", libc::major(device), libc::minor(device));
-    Ok(all()?.into_iter().rfind(|entry| entry.device == device))
+    let mut all = all()?;
+    let known = all.iter().rposition(|entry| Some(entry.id) == id);
+    let known = known.or_else(|| all.iter().rposition(|entry| entry.device == device));
+    Ok(known.map(|at| all.swap_remove(at)))
 }
 
 /// The device, or image, of the mount that `path` lies in; the path itself where nobody can tell.

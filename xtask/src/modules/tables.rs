@@ -181,7 +181,10 @@ pub(super) const CLI: Table = &[
     ("image", &["error", "rescue_options", "sys", "mounts", "partitions"]),
     ("show", &["sys", "output", "when"]),
     ("inside", &["error", "rescue_options", "mode", "progress", "output", "image", "size"]),
-    ("mount", &["error", "rescue_options", "sys", "words", "args", "mounts", "when", "image"]),
+    (
+        "mount",
+        &["error", "rescue_options", "sys", "words", "args", "mounts", "door", "when", "image"],
+    ),
     ("archive", &["error", "when", "show", "inside"]),
     (
         "commands",

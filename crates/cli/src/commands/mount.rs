@@ -39,8 +39,8 @@ callers' groups; it ends with the server.
 Mounting changes no parameter of the machine, and no priority, unless an option asks for it
 by name.
 
-What root has mounted already root can mount at further places: they are one mount, and the
-first one's options hold.
+What root has mounted already root can mount at further places, another subvolume of it too:
+they are one mount, and the first one's options hold.
 
 The server commits and unmounts on SIGTERM, SIGINT and SIGHUP. If files are still open, the
 tree is detached and closed with the last of them; a second signal does not wait for them.

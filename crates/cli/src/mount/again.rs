@@ -1,41 +1,36 @@
 //! Mounting what Spinney has mounted already, for the same user: the kernel gives a second
-//! mount of the file system that it has, and so do we, by a bind mount of its top. Only root
-//! can make one; others are told where it is mounted.
+//! mount of the file system that it has, and so do we, by a bind mount of its top, or of the subvolume
+//! in it that is asked for (`within.rs`). Only root can make one; others are told where it is mounted.
 //!
 //! Invariant: nothing is opened here, and what is served goes on as it is. The first mount's
-//! options hold; a second one that they contradict (another subvolume, writing where the
-//! first does not) is refused.
+//! options hold; a second one that they contradict (a subvolume that does not lie in the first one's,
+//! writing where the first does not) is refused.
 
 use super::control::{Waiter, wake_if_stopped};
 use super::flags::Flags;
 use super::serve::Request;
+use super::within::{self, Within};
 use crate::error::{Error, Result, io_text};
 use crate::image;
 use crate::mounts::{self, MountEntry};
 use crate::sys;
-use btrfs_disk::TreeId;
-use btrfs_fs::Subvol;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
 /// It knows by heart.
 const TO_ANSWER: Duration = Duration::from_secs(5);
 
-/// What a server tells of itself: whether it was asked not to write, and the subvolume.
-pub fn status(read_only: bool, subvol: &Subvol) -> String {
-    let access = if read_only { "ro" } else { "rw" };
-    format!("{access} {}", name(subvol))
-}
+/// What helps where the first mount begins at a subvolume in which the other does not lie.
+const BESIDE: &str = "unmount it there, and mount the volume's top level first (-o subvolid=5): each \
+                      subvolume can be mounted beside that";
 
-fn name(subvol: &Subvol) -> String {
-    match subvol {
-        Subvol::Default => "default".into(),
-        Subvol::Id(id) => format!("id {id}"),
-        Subvol::Path(path) if path.is_empty() => format!("id {}", TreeId::FS),
-        Subvol::Path(path) => format!("/{}", String::from_utf8_lossy(path)),
-    }
+/// What a server tells of itself: whether it was asked not to write.
+pub fn status(read_only: bool) -> String {
+    if read_only { "ro" } else { "rw" }.into()
 }
 
 /// The mounts of the image that are this user's.
@@ -57,12 +52,11 @@ fn mounts_of(request: &Request) -> Result<Vec<MountEntry>> {
 /// if nobody serves it, or nobody who can be asked: then opening it tells who has it.
 pub fn share(request: &Request) -> Result<Option<String>> {
     let entries = mounts_of(request)?;
-    let tops = || entries.iter().filter(|entry| entry.root == Path::new("/"));
-    let served = tops().find_map(|entry| Some((entry, Waiter::of(entry)?)));
+    let served = entries.iter().find_map(|entry| Some((entry, Waiter::of(entry)?)));
     let Some((known, waiter)) = served else { return Ok(None) };
     wake_if_stopped(waiter.server());
-    let mut same = tops().filter(|entry| entry.device == known.device);
-    let reached = same.find_map(|entry| Some((entry, mounts::reach(entry)?)));
+    let same: Vec<_> = entries.iter().filter(|entry| entry.device == known.device).collect();
+    let reached = top_of(&same);
     let first = reached.as_ref().map_or(known, |(entry, _)| *entry);
     let told = |what: &str| {
         let place = first.point.display();
@@ -80,28 +74,47 @@ pub fn share(request: &Request) -> Result<Option<String>> {
     let Some((_, top)) = &reached else {
         return Err(told(", but something else is mounted over it").remedy("unmount that first"));
     };
-    let bound = bind(request, first, top);
+    let within = within::find(top, &first.point, &request.options.fs.subvol)?;
+    let (dir, path) = match &within {
+        Within::Top => (top, None),
+        Within::Below(dir, path) => (dir, Some(path.as_slice())),
+        Within::Nowhere(why) => return Err(told(&format!(", {why}"))),
+        Within::Beside(why) => return Err(told(&format!(", {why}")).remedy(BESIDE)),
+    };
+    let bound = bind(request, first, dir);
     bound.map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
-    Ok(Some(format!(
-        "{} is mounted on {}, too; it is the mount on {}, whose options hold",
-        request.image.display(),
-        request.point.display(),
-        first.point.display()
-    )))
+    Ok(Some(shared(request, first, path)))
+}
+
+fn shared(request: &Request, first: &MountEntry, subvolume: Option<&[u8]>) -> String {
+    let (image, point) = (request.image.display(), request.point.display());
+    let part = subvolume.map_or(String::new(), |path| {
+        format!("the subvolume {} of ", Path::new(OsStr::from_bytes(path)).display())
+    });
+    let first = first.point.display();
+    format!(
+        "{image} is mounted on {point}, too; it is {part}the mount on {first}, whose options hold"
+    )
+}
+
+/// The top of what is served, by the first mount that leads to it: one of the top itself, else one of
+/// something below.
+fn top_of<'e>(same: &[&'e MountEntry]) -> Option<(&'e MountEntry, File)> {
+    let is_top = |entry: &&&MountEntry| entry.root == Path::new("/");
+    let by_name =
+        same.iter().filter(is_top).find_map(|entry| Some((*entry, mounts::reach(entry)?)));
+    by_name.or_else(|| {
+        same.iter().find_map(|entry| {
+            let below = mounts::reach(entry)?;
+            Some((*entry, sys::top_of_fuse(&below).ok()?))
+        })
+    })
 }
 
 fn agrees(request: &Request, status: &str) -> std::result::Result<(), String> {
-    let (access, subvol) = status.split_once(' ').unwrap_or((status, ""));
-    let wanted = name(&request.options.fs.subvol);
-    if subvol != wanted {
-        let of = |subvol: &str| match subvol {
-            "default" => "its default subvolume".to_owned(),
-            other => format!("its subvolume {other}"),
-        };
-        return Err(format!("{}, not {}", of(subvol), of(&wanted)));
-    }
-    match access {
-        "ro" if !request.options.fs.read_only => {
+    // What servers that are older tell behind it is their subvolume.
+    match status.split(' ').next() {
+        Some("ro") if !request.options.fs.read_only => {
             Err("read-only; unmount it there, or mount it read-only (-r) here, too".into())
         }
         _ => Ok(()),

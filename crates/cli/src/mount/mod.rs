@@ -9,6 +9,7 @@
 
 pub mod again;
 pub mod background;
+mod begin;
 mod changes;
 pub mod control;
 mod fault;
@@ -22,3 +23,4 @@ pub mod receive;
 pub mod remount;
 mod sandbox;
 pub mod serve;
+mod within;

@@ -9,6 +9,7 @@
 
 use super::again;
 use super::background::Reporter;
+use super::begin;
 use super::control::{Answers, Asker, Control, Hearing};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
@@ -152,7 +153,8 @@ fn start_log(request: &Request) -> Result<LogPlace> {
 }
 
 fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
-    let options = &request.options.fs;
+    let mut options = request.options.fs.clone();
+    options.from_top = begin::from_top(&options, &request.point);
     // Where no mount of ours will hold a block device, we do.
     let held = matches!(source(request), Source::BlockDevice(_));
     let access = match options.read_only {
@@ -161,7 +163,8 @@ fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
         false => Access::Write,
     };
     let medium = image::open(&request.image, access)?;
-    let fs = open_volume(&medium, options.clone())?.map_err(|e| {
+    let fs = open_volume(&medium, options)?.map_err(|e| {
+        let options = &request.options.fs;
         image::opening_volume(&request.image, &options.subvol, !options.read_only, &e)
     })?;
     Ok((Arc::new(fs), medium))
@@ -192,7 +195,8 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result
     if config.fsname == Config::default().fsname {
         config.fsname = request.image.display().to_string();
     }
-    let top = fs.getattr(fs.root()).map_err(|e| Error::about(request.image.display(), e))?;
+    let (ino, path) = fs.begin();
+    let top = fs.getattr(ino).map_err(|e| Error::about(request.image.display(), e))?;
     config.owners = request.options.owners(&top);
     config.source = source(request);
     config.callers = monitor.clone();
@@ -204,6 +208,10 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result
     }
     let session = Session::mount(fault::in_serving(fs.clone()), &request.point, &config);
     let session = session.map_err(|e| mounting(request, &e))?;
+    if !path.is_empty() {
+        let begun = begin::at(&request.point, path);
+        begun.map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
+    }
     request.options.limits.set(session.unmounter().mountpoint());
     Ok(session)
 }
@@ -247,11 +255,11 @@ fn mounting(request: &Request, error: &FsError) -> Error {
 
 /// What others may ask this server.
 fn answers(request: &Request, follower: Option<Arc<Follower>>) -> Answers {
-    let (read_only, subvol) = (request.options.fs.read_only, request.options.fs.subvol.clone());
+    let read_only = request.options.fs.read_only;
     let is_still =
         |follower: &Option<Arc<Follower>>| follower.as_ref().is_some_and(|f| f.is_still());
     Arc::new(move |question, asker| match (question, &follower) {
-        ("status", _) => again::status(read_only || is_still(&follower), &subvol),
+        ("status", _) => again::status(read_only || is_still(&follower)),
         _ if asker == Asker::Stranger => "only root and the user who mounted it may ask".into(),
         (question, Some(follower)) => done(follower.asked(question)),
         _ => "it cannot do that".into(),
@@ -347,7 +355,7 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
 fn not_yours(request: &Request, fs: &BtrfsFs) -> String {
     let others_write = 0o002;
     let (user, _) = sys::user_and_group();
-    let Ok(top) = fs.getattr(fs.root()) else { return String::new() };
+    let Ok(top) = fs.getattr(fs.begin().0) else { return String::new() };
     let options = &request.options;
     // Nor may the root of a user namespace, to whom that user is nobody.
     let writable = user == 0 && sys::has_user(top.uid)

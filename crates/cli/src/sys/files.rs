@@ -1,7 +1,10 @@
 //! Mounts and extended attributes.
 
+use super::open_beneath;
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -50,6 +53,65 @@ pub fn bind(from: &Path, to: &Path, flags: libc::c_ulong) -> io::Result<()> {
     mount(libc::MS_BIND | libc::MS_REMOUNT | flags).inspect_err(|_| {
         let _ = umount(to, Umount::Lazily);
     })
+}
+
+/// As the kernel writes it for the inodes of a FUSE mount (`struct file_handle`).
+#[repr(C)]
+struct FuseHandle {
+    bytes: libc::c_uint,
+    kind: libc::c_int,
+    /// The node's number, the upper half first, and its generation.
+    handle: [u32; 3],
+}
+
+/// The top of the FUSE file system that the directory `below` is of, whatever of it is mounted there.
+/// That takes CAP_DAC_READ_SEARCH.
+pub fn top_of_fuse(below: &File) -> io::Result<File> {
+    const INO64_GEN: libc::c_int = 0x81;
+    const TOP: [u32; 3] = [0, 1, 0];
+    // A descriptor that is a path alone says no mount.
+    let below = open_beneath(below, b"", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    let mut top = FuseHandle { bytes: 12, kind: INO64_GEN, handle: TOP };
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the descriptor is open, and the handle is as long as it says and outlives the call.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_open_by_handle_at, below.as_raw_fd(), &raw mut top, flags)
+    };
+    let fd = i32::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call gave it to us alone.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// A mount of the directory, without what is mounted below it, that stands nowhere yet. It goes with the
+/// descriptor.
+pub fn mount_apart(dir: &File) -> io::Result<File> {
+    let flags =
+        libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
+    // SAFETY: the descriptor is open, and the path an empty string.
+    let fd = unsafe { libc::syscall(libc::SYS_open_tree, dir.as_raw_fd(), c"".as_ptr(), flags) };
+    let fd = i32::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call gave it to us alone.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Puts a mount that stands nowhere on `point`, over what is mounted there, or `beneath` that (Linux 6.5).
+pub fn place_mount(mount: &File, point: &Path, beneath: bool) -> io::Result<()> {
+    const FROM_EMPTY_PATH: libc::c_uint = 0x4;
+    const BENEATH: libc::c_uint = 0x200;
+    let point = c_path(point)?;
+    let flags = if beneath { FROM_EMPTY_PATH | BENEATH } else { FROM_EMPTY_PATH };
+    // SAFETY: the descriptor is open, both paths are NUL-terminated and outlive the call.
+    let done = unsafe {
+        let from = (mount.as_raw_fd(), c"".as_ptr());
+        libc::syscall(libc::SYS_move_mount, from.0, from.1, libc::AT_FDCWD, point.as_ptr(), flags)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Gives what is mounted on `point` other flags.

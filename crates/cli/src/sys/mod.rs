@@ -21,7 +21,9 @@ pub use beneath::{
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub(crate) use control::measure_verity;
 pub use control::{control, is_kernels_btrfs, is_read_only, sync_file_system};
-pub use files::{Umount, bind, get_xattr, remount, set_xattr, umount};
+pub use files::{
+    Umount, bind, get_xattr, mount_apart, place_mount, remount, set_xattr, top_of_fuse, umount,
+};
 pub use memory::{give_back_memory, keep_freed_memory, usual_budget};
 pub use names::{group_id, group_name, user_id_and_group, user_name};
 pub use process::{

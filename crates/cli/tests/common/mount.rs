@@ -69,6 +69,21 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.expect("kill").success());
 }
 
+/// A directory to mount on, and as a word.
+pub fn place(image: &Image, name: &str) -> (PathBuf, String) {
+    let path = image.dir.join(name);
+    fs::create_dir_all(&path).expect("mount point");
+    let word = path.display().to_string();
+    (path, word)
+}
+
+/// Nobody serves the image any more, and nothing is wrong with it.
+pub fn gone(image: &Image) {
+    eventually("the server is gone", || server(&image.path).is_none());
+    eventually("the loop device is gone", || loops_over(&image.path).is_empty());
+    assert_clean(&image.path);
+}
+
 pub struct Mount {
     pub point: PathBuf,
     /// What the command printed when the mount was ready.

@@ -129,7 +129,7 @@ fn check(
     may_lose_name(engine, dir, tree)?;
     check_empty(engine, rules, tree, &subvolume)?;
     let view = engine.core.view();
-    if id_of(engine.root).tree == tree {
+    if id_of(engine.begin.ino).tree == tree {
         return Err(Errno::EBUSY.into());
     }
     if subvol::default_subvolume(&view)? == tree {

@@ -48,6 +48,11 @@ pub(crate) fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
     Ok(info)
 }
 
+/// As the last commit and what came since have it; `None`: none leads there.
+pub(crate) fn path(engine: &Engine, tree: TreeId) -> Result<Option<Vec<u8>>> {
+    long_path(engine, &engine.core.view(), tree, LONG_ONES)
+}
+
 pub(crate) fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
     behind(engine, 0, usize::MAX)
 }

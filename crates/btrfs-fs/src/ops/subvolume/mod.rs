@@ -21,7 +21,7 @@ mod uuids;
 
 pub(crate) use create::create;
 pub(crate) use delete::{Deleted, delete, remove_stand_in, rmdir};
-pub(crate) use info::{all, behind, default, of, one};
+pub(crate) use info::{all, behind, default, of, one, path};
 pub(crate) use permission::{may_list, may_write};
 pub(crate) use property::{mend_flags, set_default, set_read_only};
 pub(crate) use received::set_received;

@@ -16,7 +16,7 @@ use btrfs_tree::{Cursor, TreeRoot};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub const COMMAND: Command = Command {
     name: "inspect-internal logical-resolve",
@@ -83,39 +83,41 @@ fn run(mut args: Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What of a volume paths of this machine lead to: the subvolume that is mounted, from the top level
-/// on, and where that is.
-struct Reach {
-    subvolume: Vec<u8>,
-    point: PathBuf,
-}
+/// What of a volume paths of this machine lead to: the subvolumes that are mounted, from the top level
+/// on, and where.
+struct Reach(Vec<(Vec<u8>, PathBuf)>);
 
 impl Reach {
-    /// `None`: it is an image, or only a part of a subvolume is mounted, or nobody can say: something else is
-    /// mounted over it, or there is no list of mounts here.
+    /// `None`: it is an image, or only parts of subvolumes are mounted, or nobody can say: something else is
+    /// mounted over them, or there is no list of mounts here.
     fn of(trees: &Trees, place: &VolumePath) -> Option<Reach> {
         let VolumePath::Mount(path) = place else { return None };
         let around = mounts::around(path).ok()??;
-        let is_whole =
-            |entry: &MountEntry| entry.root == Path::new("/") && entry.device == around.device;
-        let all = mounts::all().ok()?.into_iter();
-        all.rev().filter(is_whole).find_map(|entry| Reach::by(trees, entry.point).ok().flatten())
+        let same = |entry: &MountEntry| entry.device == around.device;
+        let all = mounts::all().ok()?.into_iter().rev().filter(same);
+        let all: Vec<_> = all.filter_map(|e| Reach::by(trees, e.point).ok().flatten()).collect();
+        (!all.is_empty()).then_some(Reach(all))
     }
 
     /// By what is mounted there.
-    fn by(trees: &Trees, point: PathBuf) -> Result<Option<Reach>> {
-        let (top, _) = Door::open(&point)?.around()?;
+    fn by(trees: &Trees, point: PathBuf) -> Result<Option<(Vec<u8>, PathBuf)>> {
+        let (top, is_root) = Door::open(&point)?.around()?;
+        if !is_root {
+            return Ok(None);
+        }
         let subvolume = subvolume_path(trees, TreeId(top.id.0))?;
-        Ok(subvolume.map(|subvolume| Reach { subvolume, point }))
+        Ok(subvolume.map(|subvolume| (subvolume, point)))
     }
 
     /// A path from the top level on as one of this machine.
     fn show(&self, path: &[u8]) -> Option<Vec<u8>> {
-        let within = match self.subvolume.as_slice() {
-            b"" => path,
-            above => path.strip_prefix(above)?.strip_prefix(b"/")?,
-        };
-        Some(self.point.join(OsStr::from_bytes(within)).into_os_string().into_vec())
+        self.0.iter().find_map(|(subvolume, point)| {
+            let within = match subvolume.as_slice() {
+                b"" => path,
+                above => path.strip_prefix(above)?.strip_prefix(b"/")?,
+            };
+            Some(point.join(OsStr::from_bytes(within)).into_os_string().into_vec())
+        })
     }
 }
 

@@ -194,6 +194,11 @@ impl Engine {
         Ok(turn)
     }
 
+    /// For who changes nothing, and wants nobody to change subvolumes meanwhile.
+    pub(crate) fn still_subvolumes(&self) -> MutexGuard<'_, ()> {
+        self.subvolume_lock.lock()
+    }
+
     /// From now on who begins to change something hears EROFS; who is at a change of subvolumes or groups, or
     /// inside the epoch, is done when this returns.
     pub(crate) fn end_changes(&self) {

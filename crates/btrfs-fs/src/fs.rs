@@ -188,8 +188,8 @@ impl BtrfsFs {
         Beginning::of(&self.engine.unsettled)
     }
 
-    /// The directory into which the bearer of this word may receive: an administrator got it by
-    /// the control operation `RECEIVE`, and it is good once.
+    /// The directory into which the bearer of this word may receive, or of which he may send: an administrator got
+    /// it by the control operation `RECEIVE` or `SEND`, and it is good once.
     pub fn take_ticket(&self, word: &[u8]) -> Option<Ino> {
         self.engine.tickets.take(word)
     }

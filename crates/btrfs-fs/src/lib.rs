@@ -85,7 +85,7 @@ pub use options::{
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use subvol::{
-    Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Time, known_as,
+    Caller, Delete, NewSubvolume, ReceivedFrom, Sending, SubvolId, SubvolumeInfo, Time, known_as,
 };
 pub use unsettled::{Beginning, Receiving};
 pub use usage::{DeviceUsage, GroupUsage, Usage};

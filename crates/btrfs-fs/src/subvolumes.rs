@@ -7,10 +7,10 @@
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ops::subvolume::{self, Deleted};
-use crate::subvol::{Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo};
+use crate::subvol::{Caller, Delete, NewSubvolume, ReceivedFrom, Sending, SubvolId, SubvolumeInfo};
 use btrfs_disk::TreeId;
 use std::time::Duration;
-use vfs::{Entry, Ino, Result};
+use vfs::{Entry, Errno, Ino, Result};
 
 impl BtrfsFs {
     /// Where the mount begins, and the path to it from the root; that is empty unless it was opened with
@@ -75,14 +75,23 @@ impl BtrfsFs {
         made.map(|(tree, entry)| (SubvolId(tree.0), entry))
     }
 
+    /// While what it gives lives a subvolume is neither deleted nor made writable: a stream is made of it, or of what
+    /// differs from it. ENOENT: there is none.
+    pub fn hold_for_send(&self, id: SubvolId) -> Result<Sending> {
+        let engine = self.open()?;
+        let _nobody_changes_it = engine.still_subvolumes();
+        let subvolume = engine.subvols.get(TreeId(id.0)).ok_or(Errno::ENOENT)?;
+        Ok(subvolume.sending())
+    }
+
     /// Takes the name of a subvolume away at once, with all that is in it; its space comes back in
     /// the background ([`BtrfsFs::sync_deleted`]). Durable with the next commit (`sync`). Who has
     /// something open in it hears ESTALE. A read-only subvolume can be deleted, too.
     ///
     /// ENOENT; EINVAL: no subvolume's root directory; ENOTEMPTY: subvolumes lie in it; EPERM: it is
-    /// the default subvolume, or the caller is not privileged and the volume was not opened with
-    /// `user_subvol_rm_allowed`; EACCES: no right to write in the directory or in the subvolume;
-    /// EBUSY: the mount begins in it.
+    /// the default subvolume, or a stream is made of it ([`BtrfsFs::hold_for_send`]), or the caller is not
+    /// privileged and the volume was not opened with `user_subvol_rm_allowed`; EACCES: no right to write in the
+    /// directory or in the subvolume; EBUSY: the mount begins in it.
     pub fn delete_subvolume(&self, caller: &Caller, which: Delete<'_>) -> Result<SubvolId> {
         self.take_subvolume(caller, which).map(|gone| SubvolId(gone.tree.0))
     }

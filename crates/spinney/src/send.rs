@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::volume::{Volume, bytes};
 use btrfs_disk::Logical;
 use btrfs_disk::items::FileExtentFields;
-use btrfs_fs::{Committed, SubvolId, to_fs};
+use btrfs_fs::{Committed, Sending, SubvolId, to_fs};
 use btrfs_send::Protocol;
 use btrfs_sender::{ExtentBase, File, Has, Sender, Source, Subvolume};
 use btrfs_tree::NodeReader;
@@ -92,9 +92,8 @@ impl Volume {
     /// this or another volume. With a parent or clone sources each becomes a clone source of
     /// those behind it.
     ///
-    /// What changes in the volume meanwhile is not in it. It is an error if one of the subvolumes
-    /// is made writable meanwhile; the stream then has no end. What was written before an error
-    /// stays written.
+    /// What changes in the volume meanwhile is not in it, and who deletes one of these subvolumes meanwhile, or
+    /// makes it writable, hears EPERM. What was written before an error stays written.
     pub fn send(
         &self,
         subvolumes: &[impl AsRef<Path>],
@@ -104,6 +103,13 @@ impl Volume {
         if self.read_only_reason().is_none() {
             self.sync()?;
         }
+        let sources = options.parent.iter().chain(&options.clones).map(PathBuf::as_path);
+        let held = subvolumes
+            .iter()
+            .map(AsRef::as_ref)
+            .chain(sources)
+            .map(|path| self.hold_for_send(path));
+        let _held = held.collect::<Result<Vec<_>>>()?;
         let committed = self.guard().committed().map_err(|e| self.error(b"", e))?;
         let state = State { volume: self, committed };
         let parent = options.parent.as_ref().map(|parent| state.find(parent)).transpose()?;
@@ -117,6 +123,11 @@ impl Volume {
             sent.map_err(|error| self.no_stream(bytes(path), error))?;
         }
         Ok(())
+    }
+
+    fn hold_for_send(&self, path: &Path) -> Result<Sending> {
+        let id = self.subvolume(path)?.id;
+        self.guard().hold_for_send(id).map_err(|error| self.error(bytes(path), error))
     }
 
     fn no_stream(&self, path: &[u8], error: btrfs_sender::Error) -> Error {

@@ -212,18 +212,34 @@ impl Write for Meanwhile<'_> {
     }
 }
 
+/// As the kernel refuses it: it was deleted, and the stream had no end.
 #[test]
-fn what_is_deleted_meanwhile_is_not_sent() {
+fn what_is_sent_is_neither_deleted_nor_made_writable() {
     let one = volume();
     one.create_subvolume("v").unwrap();
-    one.write("v/file", b"content").unwrap();
-    freeze(&one, "v", "s");
-    let delete = || {
-        one.delete_subvolume("s").unwrap();
-        one.sync().unwrap();
+    for name in ["parent", "clone", "s"] {
+        one.write("v/file", name.as_bytes()).unwrap();
+        freeze(&one, "v", name);
+    }
+    let try_all = || {
+        for name in ["parent", "clone", "s"] {
+            let refused = one.delete_subvolume(name).expect_err("deleted");
+            assert_eq!(refused.errno(), Some(libc::EPERM), "{name}: {refused}");
+            let refused = one.set_subvolume_read_only(name, false).expect_err("writable");
+            assert_eq!(refused.errno(), Some(libc::EPERM), "{name}: {refused}");
+            one.set_subvolume_read_only(name, true).unwrap();
+        }
+        freeze(&one, "s", "copy");
+        one.delete_subvolume("copy").unwrap();
     };
-    let sent = one.send(&["s"], &SendOptions::new(), &mut Meanwhile(Some(Box::new(delete))));
-    sent.expect_err("it is gone, or half gone");
+    let options = SendOptions::new().parent("parent").clone_source("clone");
+    let tried = &mut Meanwhile(Some(Box::new(try_all)));
+    one.send(&["s"], &options, tried).unwrap();
+    assert!(tried.0.is_none());
+    one.set_subvolume_read_only("parent", false).unwrap();
+    for name in ["parent", "clone", "s"] {
+        one.delete_subvolume(name).unwrap();
+    }
 }
 
 /// More than are looked at in one go, on either side.

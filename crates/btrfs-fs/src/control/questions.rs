@@ -5,7 +5,7 @@
 //! lists those questions.
 
 use super::wire::{self, Record, kernels, len64, number, put};
-use super::{administrator, some};
+use super::{administrator, rooted, some};
 use super::{lookup, search};
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
@@ -43,6 +43,7 @@ pub(super) fn answer(
             fs.sync()?;
             fs.open()?.core.roots().generation.0.to_le_bytes().to_vec()
         }
+        wire::SEND => send(fs, asker, ino)?,
         wire::WAIT_SYNC => fs.sync().map(|()| Vec::new())?,
         _ => return Err(Errno::ENOTTY.into()),
     };
@@ -136,6 +137,13 @@ fn dev_stats(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Vec<u8>> {
     let told = &errors[..errors.len().min(usize::try_from(most).unwrap_or(usize::MAX))];
     let head = numbers(&[id, len64(told), flags]);
     Ok(record(wire::GET_DEV_STATS, &[(0, &head), (24, &numbers(told))]))
+}
+
+/// Whoever may send may read anything: administrators.
+fn send(fs: &BtrfsFs, asker: &dyn Asker, root: Ino) -> Result<Vec<u8>> {
+    administrator(asker)?;
+    rooted(fs, root)?;
+    Ok(fs.engine.tickets.give(root).to_vec())
 }
 
 fn features(fs: &BtrfsFs) -> Result<Vec<u8>> {

@@ -47,6 +47,8 @@ pub(crate) struct Subvolume {
     committed: AtomicBool,
     /// Snapshots of it under way.
     snapshots: AtomicU32,
+    /// Who makes a stream of it, or of what differs from it.
+    sends: AtomicU32,
     numbers: Numbers,
 }
 
@@ -72,6 +74,17 @@ pub(crate) struct Snapshotting(Arc<Subvolume>);
 impl Drop for Snapshotting {
     fn drop(&mut self) {
         self.0.snapshots.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A stream is made of a subvolume, or of what differs from it: while this lives it is neither deleted nor made
+/// writable.
+#[must_use = "who drops it lets it be deleted"]
+pub struct Sending(Arc<Subvolume>);
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.sends.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -169,6 +182,7 @@ impl Subvols {
             dead: AtomicBool::new(false),
             committed: AtomicBool::new(false),
             snapshots: AtomicU32::new(0),
+            sends: AtomicU32::new(0),
             numbers: Numbers::default(),
         };
         self.all.write().insert(tree, Arc::new(new));
@@ -223,6 +237,7 @@ impl Subvolume {
             dead: AtomicBool::new(root.item.is_deleted()),
             committed: AtomicBool::new(true),
             snapshots: AtomicU32::new(0),
+            sends: AtomicU32::new(0),
             numbers: Numbers::default(),
         }
     }
@@ -250,6 +265,16 @@ impl Subvolume {
             0 => Generation(self.last_snapshot.load(Ordering::SeqCst)),
             _ => Generation(u64::MAX),
         }
+    }
+
+    /// See [`Sending`]. Who changes subvolumes has his turn before or behind it.
+    pub(crate) fn sending(self: &Arc<Self>) -> Sending {
+        self.sends.fetch_add(1, Ordering::SeqCst);
+        Sending(self.clone())
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sends.load(Ordering::SeqCst) > 0
     }
 
     /// See [`Snapshotting`]. Who has looked before holds an inode's lock until he has written.

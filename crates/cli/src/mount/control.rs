@@ -3,7 +3,7 @@
 //! The server listens on an abstract socket whose name has the mount's device number.
 //! Who connects is told one line when the volume is closed and the image unlocked:
 //! `closed`, or `failed: ` and why. Before that he may ask, by a line that is answered with a
-//! line: for `status` (`again.rs`), to `follow` what the kernel's mount says. An end without a
+//! line: for `status` (`again.rs`), to `follow` what the kernel's mount says, to hold what is sent (`sending.rs`). An end without a
 //! line means that the server died. The kernel gives a number away again as soon as the mount is
 //! gone, which may be long before the volume is closed: so the name is given up by then.
 //!
@@ -14,15 +14,17 @@
 
 use super::receive::{RECEIVE, Receivers};
 use super::sandbox;
+use super::sending::Holds;
 use crate::error::say_error;
 use crate::mounts::MountEntry;
 use crate::sys;
+use btrfs_fs::BtrfsFs;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,6 +66,8 @@ pub struct Hearing {
     pub answers: Answers,
     /// Streams are received.
     pub receivers: Option<Arc<Receivers>>,
+    /// Whose subvolumes are held while they are sent.
+    pub fs: Weak<BtrfsFs>,
 }
 
 /// While so many are connected strangers wait for the end, but are not listened to.
@@ -180,12 +184,14 @@ fn hear<'h>(
     asker: Asker,
 ) -> Option<(String, &'h Receivers)> {
     const LONGEST: u64 = 4096;
+    let mut holds = Holds::new(&hearing.fs);
     for line in BufReader::new(stream.take(LONGEST)).lines() {
         let line = line.ok()?;
         if let (true, Some(receivers)) = (line.starts_with(RECEIVE), &hearing.receivers) {
             return Some((line, receivers));
         }
-        let answer = (hearing.answers)(&line, asker).replace('\n', " ");
+        let answer = holds.hear(&line).map(str::to_owned);
+        let answer = answer.unwrap_or_else(|| (hearing.answers)(&line, asker).replace('\n', " "));
         if (&*stream).write_all(format!("{answer}\n").as_bytes()).is_err() {
             return None;
         }
@@ -331,7 +337,7 @@ mod tests {
 
     fn answers() -> Hearing {
         let answers: Answers = Arc::new(|question, _| format!("{question}?\nyes"));
-        Hearing { answers, receivers: None }
+        Hearing { answers, receivers: None, fs: Weak::new() }
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
 //! that ended, `log` keeps what the server has to say. `remount` follows the kernel's `flags`, and
 //! `changes` knows which other options may change. `sandbox` takes from the server what it does
-//! not need to serve, `receive` plays streams on the volume that is served, and `monitor` is a
-//! process that does the rest for it. `fault` makes starts fail, in tests.
+//! not need to serve, `receive` plays streams on the volume that is served, `sending` holds what is
+//! sent, and `monitor` is a process that does the rest for it. `begin` has a mount begin at its
+//! subvolume, `again` mounts what is mounted, and `within` finds the subvolume there. `fault` makes
+//! starts fail, in tests.
 
 pub mod again;
 pub mod background;
@@ -22,5 +24,6 @@ pub mod options;
 pub mod receive;
 pub mod remount;
 mod sandbox;
+pub mod sending;
 pub mod serve;
 mod within;

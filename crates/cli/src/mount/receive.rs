@@ -93,15 +93,23 @@ fn words(options: &Options) -> String {
 
 /// The word and the rest of a line.
 pub fn line(word: &[u8], options: &Options) -> String {
-    let hex: String = word.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{RECEIVE}{hex} {}", words(options))
+    format!("{RECEIVE}{} {}", hex(word), words(options))
+}
+
+/// A word that is no text, in a line.
+pub(super) fn hex(word: &[u8]) -> String {
+    word.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// It again.
+pub(super) fn word_of(hex: &str) -> Option<Vec<u8>> {
+    let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+    (0..hex.len()).step_by(2).map(byte).collect()
 }
 
 fn parse(line: &str) -> Option<(Vec<u8>, Options)> {
     let mut words = line.strip_prefix(RECEIVE)?.split(' ');
-    let hex = words.next()?;
-    let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
-    let word = (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>()?;
+    let word = word_of(words.next()?)?;
     let mut number = || words.next()?.parse::<u64>().ok();
     let (only_one, max_errors, decompress) = (number()? != 0, number()?, number()? != 0);
     Some((word, Options { only_one, max_errors, decompress }))

@@ -105,7 +105,11 @@ fn serve_logged(
     let number = device_on(&point);
     let follower = number.as_deref().and_then(|number| follow(request, &fs, monitor, number));
     let receivers = receivers(request, &fs);
-    let hearing = Hearing { answers: answers(request, follower), receivers: receivers.clone() };
+    let hearing = Hearing {
+        answers: answers(request, follower),
+        receivers: receivers.clone(),
+        fs: Arc::downgrade(&fs),
+    };
     let mut control = listen(&point, hearing);
     step("listening")?;
     monitor.serves(number.as_deref().unwrap_or_default());

@@ -4,8 +4,8 @@
 use super::Guard;
 use btrfs_disk::compress::Encoded;
 use btrfs_fs::{
-    Caller, Committed, Defragment, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId,
-    SubvolumeInfo, Usage, VerityWish,
+    Caller, Committed, Defragment, Delete, NewExtent, NewSubvolume, ReceivedFrom, Sending,
+    SubvolId, SubvolumeInfo, Usage, VerityWish,
 };
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
@@ -104,6 +104,10 @@ impl Guard {
     ) -> Result<()> {
         let _durable = self.durable()?;
         self.change()?.complete_received(caller, id, from)
+    }
+
+    pub(crate) fn hold_for_send(&self, id: SubvolId) -> Result<Sending> {
+        self.there()?.hold_for_send(id)
     }
 
     pub(crate) fn committed(&self) -> Result<Committed<'_>> {

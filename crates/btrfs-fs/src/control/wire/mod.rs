@@ -159,6 +159,10 @@ pub const COMMITTED_STORED: u32 = command(READ | WRITE, OURS, 83, PAGE);
 /// Leave to send the server a stream that is received into this directory: a word that it knows by.
 pub const RECEIVE: u32 = command(READ, OURS, 88, 16);
 
+/// Leave to have the server hold the subvolume of this directory while a stream is made of it: a word that it knows
+/// by.
+pub const SEND: u32 = command(READ, OURS, 89, 16);
+
 /// Content of a file: the tree, the inode, from where on, and how much.
 pub const COMMITTED_CONTENT: u32 = command(READ | WRITE, OURS, 84, PAGE);
 

@@ -132,7 +132,7 @@ fn check(
     if id_of(engine.begin.ino).tree == tree {
         return Err(Errno::EBUSY.into());
     }
-    if subvol::default_subvolume(&view)? == tree {
+    if subvol::default_subvolume(&view)? == tree || subvolume.is_sent() {
         return Err(Errno::EPERM.into());
     }
     let nested = view.next(TreeId::ROOT, &Key::new(tree.0, kind::ROOT_REF, 0)).fs()?;

@@ -17,7 +17,8 @@ use vfs::{Errno, Result};
 const DEFAULT: &[u8] = b"default";
 
 /// What came before is in it; what comes behind hears EROFS. What was received and can be written from now on is
-/// not what was sent any more: by the same commit nothing says that it was received.
+/// not what was sent any more: by the same commit nothing says that it was received. EPERM: a stream is made of it,
+/// and it would become writable.
 pub(crate) fn set_read_only(
     engine: &Engine,
     caller: &Caller,
@@ -27,6 +28,9 @@ pub(crate) fn set_read_only(
     let (subvolume, _one_at_a_time) = lock_own(engine, caller, tree)?;
     if subvolume.is_read_only() == read_only {
         return Ok(());
+    }
+    if !read_only && subvolume.is_sent() {
+        return Err(Errno::EPERM.into());
     }
     let received = if read_only { ReceivedForm::nothing() } else { known_as(engine, tree)? };
     let forgets = received.uuid != [0; 16];

@@ -6,9 +6,13 @@ use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::MountTrees;
 use crate::door::{CommittedTree, Door};
 use crate::error::{Error, Result, io_text};
+use crate::mount::control::Waiter;
+use crate::mount::sending::{self, HELD, SENT};
+use crate::mounts;
 use crate::sys::open_beneath;
 use btrfs_disk::items::{FileExtentFields, ROOT_SUBVOL_RDONLY};
 use btrfs_disk::{Logical, TreeId};
+use btrfs_fs::control::wire;
 use btrfs_sender::{ExtentBase as At, Has, Sender, Source, Subvolume};
 use btrfs_tree::NodeReader;
 use std::cell::RefCell;
@@ -17,16 +21,22 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 use vfs::{Errno, FsError};
 
 /// Content that is asked for by number: to open a file by its path costs more.
 const SMALL: usize = 48 << 10;
+
+/// A server that is busy may need it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Writes the stream of subvolumes that are all of one mount.
 pub(super) fn send(wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
     let first = path_of(&wanted.subvolumes[0])?;
     let door = Door::open(first)?;
     door.sync_all()?;
+    let all = wanted.subvolumes.iter().chain(&wanted.parent).chain(&wanted.clones);
+    let _held: Vec<Held> = all.filter_map(Held::ask).collect();
     let mut mount = Mount::new(door, first)?;
     let parent = wanted.parent.as_ref().map(|place| mount.find(place)).transpose()?;
     let clones = wanted.clones.iter().map(|place| mount.find(place)).collect::<Result<_>>()?;
@@ -56,6 +66,26 @@ fn path_of(place: &VolumePath) -> Result<&Path> {
             let what = "lies in another volume than the subvolume that is sent";
             Err(Error::about(place.show(), what))
         }
+    }
+}
+
+/// A subvolume that its server neither deletes nor lets become writable.
+struct Held(Waiter);
+
+impl Held {
+    /// `None`: it cannot be had, as of a server that is older. Then the stream has no end where it would be wrong.
+    fn ask(place: &VolumePath) -> Option<Held> {
+        let path = path_of(place).ok()?;
+        let word = Door::open(path).ok()?.ask_volume(wire::SEND, Vec::new()).ok()?;
+        let waiter = Waiter::of(&mounts::around(path).ok()??)?;
+        (waiter.ask(&sending::line(&word), PATIENCE)? == HELD).then_some(Held(waiter))
+    }
+}
+
+/// Whoever deletes it once this process has ended finds it free.
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.ask(SENT, PATIENCE);
     }
 }
 

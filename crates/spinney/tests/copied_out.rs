@@ -84,6 +84,35 @@ fn what_is_called_like_something_left_over_stays() {
     assert_eq!(names(dir.path()), kept);
 }
 
+/// Of who was killed meanwhile it stayed there, half made.
+#[test]
+fn a_file_in_the_place_of_another_on_this_machine_has_no_name_until_it_is_whole() {
+    let volume = fresh();
+    volume.write("f", &vec![7; 3 << 20]).unwrap();
+    volume.hard_link("f", "g").unwrap();
+    let node = volume.find(b"f", false).unwrap();
+    let dir = TempDir::new("nameless").unwrap();
+    let host = dir.join("f");
+    if let Err(error) = File::options().write(true).custom_flags(libc::O_TMPFILE).open(dir.path()) {
+        return testkit::oracle::record_skip("files without a name", &error.to_string());
+    }
+    let seen = AtomicBool::new(false);
+    let look = |event: &TransferEvent<'_>| {
+        if let TransferEvent::Progress { bytes, .. } = event
+            && *bytes < 3 << 20
+        {
+            seen.store(true, Ordering::Relaxed);
+            assert_eq!(names(dir.path()), ["f"]);
+        }
+    };
+    fs::write(&host, "old").unwrap();
+    Transfer::new(&volume, CopyRules::SAME).on_event(look).export(&node, b"f", &host).unwrap();
+    assert!(seen.into_inner() && fs::read(&host).unwrap() == vec![7; 3 << 20]);
+    let made = fs::metadata(&host).unwrap();
+    assert_eq!((names(dir.path()), made.nlink()), (vec!["f".to_owned()], 1));
+    assert_eq!(made.mode() & 0o7777, volume.metadata("f").unwrap().permissions() & 0o7777);
+}
+
 fn names_in(volume: &Volume) -> Vec<String> {
     let entries = volume.read_dir("/").unwrap().into_iter();
     entries.map(|entry| entry.file_name().to_str().unwrap().to_owned()).collect()

@@ -230,7 +230,6 @@ impl<'a> Export<'a> {
         let stat = match attr.kind {
             FileKind::File => {
                 let file = self.file(dir, name, path, attr)?;
-                self.attributes(Target::Open(&file), path, attr)?;
                 HostStat::of_file(&file)
             }
             kind => {
@@ -321,17 +320,34 @@ impl<'a> Export<'a> {
     }
 
     fn file(&mut self, dir: &HostDir, name: &[u8], path: &Path, attr: &Attr) -> Result<File> {
+        if self.options.nameless
+            && let Some(file) = dir.make_nameless()
+        {
+            self.fill(&file, path, attr)?;
+            match dir.name_file(&file, name) {
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                    // Profiles of containers refuse it. All is done again, for this one file.
+                }
+                named => return named.map(|()| file).at(path, "name file"),
+            }
+        }
         let file = dir.make_file(name).at(path, "create file")?;
+        self.fill(&file, path, attr)?;
+        Ok(file)
+    }
+
+    /// With all that it is to have.
+    fn fill(&mut self, file: &File, path: &Path, attr: &Attr) -> Result<()> {
         file.set_len(attr.size).at(path, "set size")?;
         let mut at = 0;
         while at < attr.size {
             let Some(start) = self.seek(path, attr.ino, at, SeekWhence::Data)? else { break };
             let hole = self.seek(path, attr.ino, start, SeekWhence::Hole)?;
             let end = hole.unwrap_or(attr.size).min(attr.size);
-            self.range(path, &file, attr.ino, start, end)?;
+            self.range(path, file, attr.ino, start, end)?;
             at = end.max(at + 1);
         }
-        Ok(file)
+        self.attributes(Target::Open(file), path, attr)
     }
 
     /// `None` behind the last data.

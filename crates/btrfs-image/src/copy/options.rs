@@ -60,6 +60,9 @@ pub struct CopyOptions<'a> {
     pub import_links: Option<&'a ImportLinks<'a>>,
     /// The same for copies to the host.
     pub export_links: Option<&'a ExportLinks>,
+    /// Export only, of what is no directory: a file gets its name when it is whole, where this machine's file system
+    /// has files without a name.
+    pub nameless: bool,
     /// Is told what happens, from the thread that copies.
     pub progress: Option<&'a dyn Fn(&Event<'_>)>,
     /// Export only: takes what the volume could not give, and the copy goes on; `None` ends it
@@ -95,6 +98,7 @@ impl Default for CopyOptions<'_> {
             leave_out: None,
             import_links: None,
             export_links: None,
+            nameless: false,
             progress: None,
             lost: None,
             failed: None,

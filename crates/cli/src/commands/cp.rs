@@ -45,7 +45,8 @@ into devices and fifos of this machine; in a volume these are refused. Nothing i
 through links that lead nowhere.
 
 What replaces something (files with several names, links, devices) is made beside it first,
-and needs room for both meanwhile. Of what is killed it may stay there as `.spinney-PID-N`:
+and needs room for both meanwhile. Of links and devices, and of files where the file system
+has none without a name, it may stay there as `.spinney-PID-N` when the command is killed:
 remove it then; nothing is taken away for its name. (Of a file from a volume, in the place of
 another in a volume, nothing stays.)
 

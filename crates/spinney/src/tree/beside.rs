@@ -1,5 +1,5 @@
 //! The names of what is made beside something until it can take that one's place, here and in volumes:
-//! `.spinney-PID-N`.
+//! `.spinney-PID-N`. Files have one only from when they are whole, where there are files without a name.
 //!
 //! Invariant: nothing is ever taken away for its name: users may call their own so, and on this machine others in
 //! another PID namespace, who share the directory, may be at it still. What is left of who is killed stays.

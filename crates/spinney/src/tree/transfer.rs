@@ -198,6 +198,7 @@ impl<'v> Transfer<'v> {
             }
         };
         copy(&CopyOptions {
+            nameless: false,
             owners: self.rules.preserve,
             xattrs: self.rules.preserve,
             as_new: (!self.rules.preserve).then(|| self.volume.context().umask.into()),
@@ -294,7 +295,7 @@ impl<'v> Transfer<'v> {
             && (node.attr.nlink > 1 || old.nlink > 1 || self.export_links.is_copy(old))
     }
 
-    /// At `made`; in messages it is called `at`.
+    /// At `made`; in messages it is called `at`. Where that is another name a file has it when it is whole.
     fn export_new(
         &self,
         node: &Node,
@@ -303,13 +304,16 @@ impl<'v> Transfer<'v> {
         at: &HostName<'_>,
     ) -> Result<()> {
         let (fs, host) = (self.volume.fs(), made.path());
+        let nameless = made.name != at.name;
         let copied = self.out_of((path, &host), |options| {
-            export_tree_at(&**fs, node.ino(), made.dir, made.name, options)
+            let options = CopyOptions { nameless, ..*options };
+            export_tree_at(&**fs, node.ino(), made.dir, made.name, &options)
         });
         copied.map(drop).map_err(|e| self.failed_out(e, path, (&host, &at.path())))
     }
 
-    /// In the place of what is there, which stays until the copy is whole.
+    /// In the place of what is there, which stays until the copy is whole. Who is killed leaves a file's copy under
+    /// the name beside only between two calls, where the file system has files without a name.
     fn export_instead(&self, node: &Node, path: &[u8], at: &HostName<'_>) -> Result<()> {
         let free = at.beside()?;
         let beside = HostName::new(at.dir, &free);

@@ -247,6 +247,16 @@ impl HostDir {
         open_at(&self.file, &one(name)?, flags, 0o600)
     }
 
+    /// The same without a name; `None` where there are no such files, or nobody could name one.
+    pub(crate) fn make_nameless(&self) -> Option<File> {
+        system::nameless(&self.file).ok()
+    }
+
+    /// Gives a file that has no name this one, which nothing may have.
+    pub(crate) fn name_file(&self, file: &File, name: &[u8]) -> io::Result<()> {
+        system::name_file(file, &self.file, &one(name)?)
+    }
+
     pub(crate) fn make_symlink(&self, name: &[u8], target: &[u8]) -> io::Result<system::Thing> {
         let (c_name, c_target) = (one(name)?, CString::new(target)?);
         let (dir, name) = (self.file.as_raw_fd(), c_name.as_ptr());

@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn length(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
@@ -125,6 +126,30 @@ impl Thing {
         // SAFETY: both strings are NUL-terminated and outlive the call.
         done(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) })
     }
+}
+
+/// A file without a name could not be given one: the next would not be, either.
+static STAYS_NAMELESS: AtomicBool = AtomicBool::new(false);
+
+/// A file in `dir`, to be written, for its owner alone, that has no name. Without /proc it could be given none.
+pub(super) fn nameless(dir: &File) -> io::Result<File> {
+    if STAYS_NAMELESS.load(Ordering::Relaxed) {
+        return Err(ErrorKind::Unsupported.into());
+    }
+    let file = open_at(dir, c".", libc::O_WRONLY | libc::O_TMPFILE, 0o600)?;
+    let there = through_proc(&file)?;
+    HostStat::of_name(libc::AT_FDCWD, &there, libc::AT_SYMLINK_NOFOLLOW).map(|_| file)
+}
+
+pub(super) fn name_file(file: &File, dir: &File, name: &CStr) -> io::Result<()> {
+    let (from, dir, flags) = (through_proc(file)?, dir.as_raw_fd(), libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: the descriptor is open, and both names NUL-terminated.
+    let named =
+        done(unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), dir, name.as_ptr(), flags) });
+    named.inspect_err(|e| {
+        let taken = e.kind() == ErrorKind::AlreadyExists;
+        STAYS_NAMELESS.fetch_or(!taken, Ordering::Relaxed);
+    })
 }
 
 /// For calls that take no such descriptor: what it leads to is the very thing, and followed no further.

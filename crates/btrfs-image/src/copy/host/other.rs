@@ -21,6 +21,15 @@ pub(super) fn clear_errno() {
     unsafe { *libc::__error() = 0 };
 }
 
+/// There are none.
+pub(super) fn nameless(_: &File) -> io::Result<File> {
+    none()
+}
+
+pub(super) fn name_file(_: &File, _: &File, _: &CStr) -> io::Result<()> {
+    none()
+}
+
 /// What is no file and no directory: a name in a directory that is open. It is never what a link of that
 /// name leads to, but who may rename there can put something else in its place.
 #[derive(Debug)]

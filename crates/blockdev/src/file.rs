@@ -13,6 +13,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// As many as the kernel follows.
+const MOST_LINKS: usize = 40;
+
 /// A file or a block device of this machine.
 pub struct FileDevice {
     file: Arc<Held>,
@@ -68,6 +71,26 @@ impl FileDevice {
             }
             return Err(error);
         }
+        Self::from_file(file, path, false, false, None)
+    }
+
+    /// Makes an image of `len` bytes, all holes, where nothing is: also where a symbolic link leads that leads to
+    /// nothing. `AlreadyExists`: something is there, and stays as it is. Where it fails otherwise nothing is left.
+    pub fn create_new(path: &Path, len: u64) -> io::Result<FileDevice> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let mut at = path.to_owned();
+        let mut opened = options.open(&at);
+        for _ in 0..MOST_LINKS {
+            let Err(error) = &opened else { break };
+            let leads_nowhere = error.kind() == io::ErrorKind::AlreadyExists && !at.exists();
+            let Some(to) = at.read_link().ok().filter(|_| leads_nowhere) else { break };
+            at = at.parent().unwrap_or(Path::new("")).join(to);
+            opened = options.open(&at);
+        }
+        let file = opened?;
+        let locked = lock::lock(&file, true, None).and_then(|()| file.set_len(len));
+        locked.inspect_err(|_| drop(remove(&at)))?;
         Self::from_file(file, path, false, false, None)
     }
 
@@ -320,6 +343,34 @@ mod tests {
         let left = std::fs::read(&path).expect("read");
         std::fs::remove_file(&path).expect("remove");
         assert!(left.len() == 4096 && left.starts_with(&[7; 512]), "{} bytes", left.len());
+    }
+
+    #[test]
+    fn what_is_there_is_not_made_anew() {
+        let (path, link) = (scratch("new"), scratch("new-link"));
+        let exists = |path: &Path| {
+            let made = FileDevice::create_new(path, 4096).map(|_| ());
+            assert_eq!(made.expect_err("there").kind(), io::ErrorKind::AlreadyExists);
+        };
+        std::fs::write(&path, "there before").expect("write");
+        std::os::unix::fs::symlink(path.file_name().expect("a name"), &link).expect("link");
+        exists(&path);
+        exists(&link);
+        assert_eq!(std::fs::read(&path).expect("read"), b"there before");
+        std::fs::remove_file(&path).expect("remove");
+        // It fails, and leaves nothing but the link.
+        FileDevice::create_new(&link, u64::MAX).map(|_| ()).expect_err("too long");
+        assert!(!path.exists() && link.is_symlink());
+        let device = FileDevice::create_new(&link, 4096).expect("create");
+        assert!(device.len() == 4096 && path.is_file());
+        drop(device);
+        // It leads to itself.
+        std::fs::remove_file(&link).expect("remove");
+        std::os::unix::fs::symlink(&link, &link).expect("link");
+        exists(&link);
+        for name in [&path, &link] {
+            std::fs::remove_file(name).expect("remove");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile, Quota
 use held::Held;
 use spinney::Volume;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,8 +114,7 @@ fn make(path: &Path, wanted: &Wanted) -> Result<MkfsReport> {
     {
         return Err(Error::about(root.display(), "is no directory"));
     }
-    let is_new = !exists(path);
-    let device = prepare(path, wanted)?;
+    let (device, is_new) = prepare(path, wanted)?;
     complete(path, wanted, device).inspect_err(|_| {
         // Half an image is of no use to anybody.
         if is_new {
@@ -298,18 +298,28 @@ fn parse_mode(word: &str) -> Result<u16> {
     mode.ok_or_else(|| Error::usage(format!("{word:?} is no mode; write it in octal, as 755")))
 }
 
-/// The image or device, with the right length, and nothing on it that is still wanted.
-fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
-    if !exists(path) {
-        let Some(size) = wanted.size else {
-            return Err(Error::about(path.display(), "does not exist")
-                .remedy("give it a size to make it: --size 2G"));
-        };
-        check_size(path, size, wanted)?;
-        let device = FileDevice::create(path, size).map_err(|e| Error::io(path, &e))?;
-        return Ok(Arc::new(device));
+/// The image or device, with the right length, and nothing on it that is still wanted; and whether it was made for this.
+fn prepare(path: &Path, wanted: &Wanted) -> Result<(Arc<dyn BlockDevice>, bool)> {
+    if !exists(path)
+        && let Some(device) = made(path, wanted)?
+    {
+        return Ok((device, true));
     }
-    made_ready(image::open(path, Access::Write)?, path, wanted)
+    Ok((made_ready(image::open(path, Access::Write)?, path, wanted)?, false))
+}
+
+/// A new image; `None` where somebody has made something there meanwhile, which may be wanted.
+fn made(path: &Path, wanted: &Wanted) -> Result<Option<Arc<dyn BlockDevice>>> {
+    let Some(size) = wanted.size else {
+        return Err(Error::about(path.display(), "does not exist")
+            .remedy("give it a size to make it: --size 2G"));
+    };
+    check_size(path, size, wanted)?;
+    match FileDevice::create_new(path, size) {
+        Ok(device) => Ok(Some(Arc::new(device))),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(None),
+        Err(e) => Err(Error::io(path, &e)),
+    }
 }
 
 /// The very one that is locked, whatever `path` leads to by now.
@@ -432,6 +442,25 @@ mod tests {
         let volume = image::open_volume(&away, false, &btrfs_fs::Subvol::Default).unwrap();
         assert_eq!(away.metadata().unwrap().len(), size);
         volume.close().unwrap();
+    }
+
+    /// What came between the look and the making was emptied, whatever it was.
+    #[test]
+    fn what_came_meanwhile_is_looked_at_and_not_emptied() {
+        let dir = TempDir::new("mkfs-came").unwrap();
+        let image = dir.join("disk.img");
+        spinney::FormatOptions::new().create(&image, 512 << 20).unwrap().close().unwrap();
+        let wanted = Wanted { size: Some(1 << 30), ..Wanted::default() };
+        assert!(made(&image, &wanted).unwrap().is_none());
+        assert!(prepare(&image, &wanted).map(drop).unwrap_err().text().contains("on it"));
+        assert_eq!(image.metadata().unwrap().len(), 512 << 20);
+        std::fs::rename(&image, dir.join("there")).unwrap();
+        std::os::unix::fs::symlink("there", &image).unwrap();
+        assert!(made(&image, &wanted).unwrap().is_none());
+        // Where a link leads nobody was.
+        std::fs::remove_file(dir.join("there")).unwrap();
+        let (device, is_new) = prepare(&image, &wanted).unwrap();
+        assert!(is_new && device.len() == 1 << 30 && dir.join("there").is_file());
     }
 
     #[test]

@@ -137,9 +137,18 @@ impl Medium {
     /// the while.
     pub fn with_len(self, bytes: u64) -> Result<Medium> {
         self.set_len(bytes)?;
+        self.share()
+    }
+
+    /// The same file or device once more, as this one is open, whatever its path leads to by now; with the length
+    /// that the file has now. It stays locked until both are gone.
+    pub fn share(&self) -> Result<Medium> {
         let part = self.device.device();
         let device = part.device().with_file_len().and_then(|device| part.of_another(device));
-        Ok(Medium::on(device.map_err(|e| opening(&self.path, e))?, &self.path, self._lock))
+        let lock = self._lock.as_ref().map(File::try_clone).transpose();
+        let (device, lock) =
+            device.and_then(|device| Ok((device, lock?))).map_err(|e| opening(&self.path, e))?;
+        Ok(Medium::on(device, &self.path, lock))
     }
 
     /// Why it takes no writes any more, if one failed.

@@ -7,8 +7,7 @@ use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access, Medium};
 use crate::output::Out;
 use btrfs_fs::NewSize;
-use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub const COMMAND: Command = Command {
     name: "filesystem resize",
@@ -55,16 +54,10 @@ fn run(args: Args) -> Result<Exit> {
     }
     let [size, volume] = args::exactly(operands, "a size, and an image or a directory of a mount")?;
     let (devid, size) = parse(&args::text(size)?)?;
-    let image = image_of(&volume).filter(|path| path.is_file());
-    let grown = image.as_ref().map(|image| grow(image, devid, size)).transpose()?.flatten();
-    let (device, old, new) = resize(&volume, devid, size).inspect_err(|_| {
-        if let (Some(image), Some(had)) = (&image, grown) {
-            put_back(image, devid, had);
-        }
-    })?;
-    if let Some(image) = image.filter(|_| new < old) {
-        cut(&image, devid)?;
-    }
+    let (device, old, new) = match image_of(&volume).filter(|path| path.is_file()) {
+        Some(path) => Image::open(path, devid)?.resize(size)?,
+        None => resize(Target::open(&volume, Access::Write)?, devid, size)?,
+    };
     let mut out = Out::new();
     let to = if let NewSize::Max = size { "max".into() } else { pretty(new) };
     let from = pretty(old);
@@ -74,8 +67,7 @@ fn run(args: Args) -> Result<Exit> {
 }
 
 /// How the device is called, and how large it was and is.
-fn resize(volume: &OsStr, devid: u64, size: NewSize) -> Result<(String, u64, u64)> {
-    let target = Target::open(volume, Access::Write)?;
+fn resize(target: Target, devid: u64, size: NewSize) -> Result<(String, u64, u64)> {
     target.tell_errors();
     let (old, new) = target.resize(devid, size).map_err(|refused| refusal(&target, &refused))?;
     let device = target.device().display().to_string();
@@ -110,39 +102,75 @@ fn parse(text: &str) -> Result<(u64, NewSize)> {
     Ok((devid, size))
 }
 
-/// The file gets the length that the volume is to have; what it had, if that was less.
-///
-/// With zeros behind its end a file that has lost something would count as whole: it is looked at before.
-fn grow(image: &Path, devid: u64, size: NewSize) -> Result<Option<u64>> {
-    // Locked: nobody else makes it longer or shorter meanwhile.
-    let medium = image::open(image, Access::Write)?;
-    let target = Target::on(medium.peek()?, image.into(), true)?;
-    let (old, new) = target.sizes(devid, size).map_err(|refused| refusal(&target, &refused))?;
-    let len = medium.device().len();
-    if len < old {
-        return Err(is_cut(image, len, old));
-    }
-    if new <= len {
-        return Ok(None);
-    }
-    medium.set_len(new)?;
-    Ok(Some(len))
+/// An image file, which is nobody else's from before it is looked at until it has its length. Whatever has its name
+/// meanwhile, this very file is meant.
+struct Image {
+    path: PathBuf,
+    devid: u64,
+    medium: Medium,
 }
 
-/// Takes from the file what lies behind its volume, however long that is by now: another may have resized
-/// or mounted it since this one let it go. One that somebody has stays too long, which does no harm.
-fn cut(image: &Path, devid: u64) -> Result<()> {
-    let Ok(locked) = image::open(image, Access::Write) else { return Ok(()) };
-    cut_behind(&locked, image, devid)
-}
+impl Image {
+    fn open(path: PathBuf, devid: u64) -> Result<Image> {
+        let medium = image::open(&path, Access::Write)?;
+        Ok(Image { path, devid, medium })
+    }
 
-/// The very file that is locked, whatever has its name by now.
-fn cut_behind(locked: &Medium, image: &Path, devid: u64) -> Result<()> {
-    let target = Target::on(locked.peek()?, image.into(), true)?;
-    let (end, _) = target.sizes(devid, NewSize::Plus(0)).map_err(|e| refusal(&target, &e))?;
-    match end >= locked.device().len() {
-        true => Ok(()),
-        false => Ok(locked.set_len(end)?),
+    fn resize(&self, size: NewSize) -> Result<(String, u64, u64)> {
+        let grown = self.grow(size)?;
+        let done = self.resize_volume(size).inspect_err(|_| {
+            if let Some(had) = grown {
+                self.put_back(had);
+            }
+        })?;
+        if done.2 < done.1 {
+            self.cut()?;
+        }
+        Ok(done)
+    }
+
+    /// What the volume has, and is to have.
+    fn sizes(&self, size: NewSize) -> Result<(u64, u64)> {
+        let target = Target::on(self.medium.peek()?, self.path.clone(), true)?;
+        target.sizes(self.devid, size).map_err(|refused| refusal(&target, &refused))
+    }
+
+    /// The file gets the length that the volume is to have; what it had, if that was less.
+    ///
+    /// With zeros behind its end a file that has lost something would count as whole: it is looked at before.
+    fn grow(&self, size: NewSize) -> Result<Option<u64>> {
+        let (old, new) = self.sizes(size)?;
+        let len = self.medium.device().len();
+        if len < old {
+            return Err(is_cut(&self.path, len, old));
+        }
+        if new <= len {
+            return Ok(None);
+        }
+        self.medium.set_len(new)?;
+        Ok(Some(len))
+    }
+
+    fn resize_volume(&self, size: NewSize) -> Result<(String, u64, u64)> {
+        let target = Target::on(self.medium.share()?, self.path.clone(), false)?;
+        resize(target, self.devid, size)
+    }
+
+    /// Takes from the file what lies behind its volume.
+    fn cut(&self) -> Result<()> {
+        let (end, _) = self.sizes(NewSize::Plus(0))?;
+        match end >= self.medium.device().len() {
+            true => Ok(()),
+            false => Ok(self.medium.set_len(end)?),
+        }
+    }
+
+    /// Takes away what `grow` has given to a file that had `had` bytes, unless the volume has it by now, or
+    /// nobody knows: a file that is too long does no harm.
+    fn put_back(&self, had: u64) {
+        if self.sizes(NewSize::Plus(0)).is_ok_and(|(now, _)| now <= had) {
+            let _ = self.medium.set_len(had);
+        }
     }
 }
 
@@ -153,17 +181,6 @@ fn is_cut(image: &Path, len: u64, volume: u64) -> Error {
         "take the whole file from where it was copied from; `spinney cp -r {name}:/ DIR` saves what can \
          be read of this one"
     ))
-}
-
-/// Takes away what `grow` has given to a file that had `had` bytes, unless the volume has it by now, or
-/// nobody knows: a file that is too long does no harm.
-fn put_back(image: &Path, devid: u64, had: u64) {
-    let Ok(locked) = image::open(image, Access::Write) else { return };
-    let Ok(peek) = locked.peek() else { return };
-    let Ok(target) = Target::on(peek, image.into(), true) else { return };
-    if target.sizes(devid, NewSize::Plus(0)).is_ok_and(|(now, _)| now <= had) {
-        let _ = locked.set_len(had);
-    }
 }
 
 fn pretty(bytes: u64) -> String {
@@ -183,39 +200,48 @@ mod tests {
     use std::fs::File;
     use testkit::oracle::TempDir;
 
-    /// Between a resize and the cut that follows another may have made the volume longer again, or have it.
+    /// Between one step and the next another could have it.
     #[test]
-    fn a_file_is_cut_behind_its_volume_alone_and_while_nobody_has_it() {
-        let dir = TempDir::new("resize-cut").unwrap();
-        let (image, size) = (dir.join("disk.img"), 512 << 20);
-        spinney::FormatOptions::new().create(&image, size).unwrap().close().unwrap();
-        let len = || image.metadata().unwrap().len();
-        cut(&image, 1).unwrap();
-        assert_eq!(len(), size);
-        let file = File::options().write(true).open(&image).unwrap();
-        file.set_len(size + 4096).unwrap();
-        let held = image::open(&image, Access::Write).unwrap();
-        cut(&image, 1).unwrap();
-        assert_eq!(len(), size + 4096);
-        drop(held);
-        cut(&image, 1).unwrap();
-        assert_eq!(len(), size);
+    fn nobody_has_the_file_between_the_steps() {
+        let dir = TempDir::new("resize-steps").unwrap();
+        let (path, size, more) = (dir.join("disk.img"), 512 << 20, 64 << 20);
+        spinney::FormatOptions::new().create(&path, size).unwrap().close().unwrap();
+        let len = || path.metadata().unwrap().len();
+        let is_held = || image::open(&path, Access::Read).is_err();
+        let image = Image::open(path.clone(), 1).unwrap();
+        assert_eq!(image.grow(NewSize::Plus(more)).unwrap(), Some(size));
+        assert!(is_held() && len() == size + more);
+        image.put_back(size);
+        assert!(is_held() && len() == size);
+        image.grow(NewSize::Plus(more)).unwrap();
+        image.resize_volume(NewSize::Plus(more)).unwrap();
+        image.put_back(size);
+        assert!(is_held() && len() == size + more, "the volume has it");
+        drop(image);
+        let image = Image::open(path.clone(), 1).unwrap();
+        image.resize_volume(NewSize::Bytes(size)).unwrap();
+        assert!(is_held() && len() == size + more);
+        image.cut().unwrap();
+        assert!(is_held() && len() == size);
+        drop(image);
+        assert!(!is_held());
+        testkit::oracle::assert_clean(&path);
     }
 
     /// Whoever owns the directory can put another file at the name, or a link to anybody's.
     #[test]
     fn what_has_the_name_by_now_is_not_cut() {
         let dir = TempDir::new("resize-swapped").unwrap();
-        let (image, away, other) = (dir.join("disk.img"), dir.join("away"), dir.join("other"));
+        let (path, away, other) = (dir.join("disk.img"), dir.join("away"), dir.join("other"));
         let size = 512 << 20;
-        spinney::FormatOptions::new().create(&image, size).unwrap().close().unwrap();
+        spinney::FormatOptions::new().create(&path, size).unwrap().close().unwrap();
         let grown = size + 4096;
-        File::options().write(true).open(&image).unwrap().set_len(grown).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(grown).unwrap();
         File::create(&other).unwrap().set_len(grown).unwrap();
-        let locked = image::open(&image, Access::Write).unwrap();
-        std::fs::rename(&image, &away).unwrap();
-        std::os::unix::fs::symlink(&other, &image).unwrap();
-        cut_behind(&locked, &image, 1).unwrap();
+        let image = Image::open(path.clone(), 1).unwrap();
+        std::fs::rename(&path, &away).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        image.cut().unwrap();
         let len = |path: &Path| path.metadata().unwrap().len();
         assert_eq!((len(&away), len(&other)), (size, grown));
     }

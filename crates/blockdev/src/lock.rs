@@ -5,8 +5,10 @@
 //! of what it reads is written. So two parts can be written at once that have no byte in common, and
 //! whoever knows `flock` alone keeps away.
 //!
-//! Where bytes cannot be locked a part counts as all of the image. Who locks a part to write it needs a descriptor
-//! that can be written to; another one keeps writers away, and is refused if somebody reads the part at that time.
+//! Where bytes cannot be locked a part counts as all of the image. The kernel locks bytes to be written only by a
+//! descriptor that can be written to. Who has another one (a device that is opened to be written is news to udev) locks
+//! them to be read, which keeps writers away, and the same bytes far behind the end of any file (`claimed`), which each
+//! reader looks at. Either sets its lock first and looks at the other's then, so at least one of them sees the other.
 
 use crate::Span;
 use std::fs::{File, TryLockError};
@@ -48,10 +50,23 @@ fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
 }
 
+/// No file is so long.
+const BEHIND: u64 = 1 << 61;
+
+/// The bytes of the part, or all, that a file can have.
+fn bytes_of(part: Option<Span>) -> Span {
+    let Span { start, len } = part.unwrap_or(Span { start: 0, len: BEHIND });
+    let start = start.min(BEHIND - 1);
+    Span { start, len: len.clamp(1, BEHIND - start) }
+}
+
+/// What stands for these bytes where they are claimed by who cannot write.
+fn claimed(bytes: Span) -> Span {
+    Span { start: BEHIND + bytes.start, len: bytes.len }
+}
+
 #[cfg(target_os = "linux")]
-fn of_bytes(kind: libc::c_int, part: Option<Span>) -> io::Result<libc::flock> {
-    // A length of 0 is all behind the start.
-    let Span { start, len } = part.unwrap_or(Span { start: 0, len: 0 });
+fn of_bytes(kind: libc::c_int, Span { start, len }: Span) -> io::Result<libc::flock> {
     let offset = |bytes: u64| libc::off_t::try_from(bytes).map_err(io::Error::other);
     Ok(libc::flock {
         l_type: kind as libc::c_short,
@@ -63,9 +78,9 @@ fn of_bytes(kind: libc::c_int, part: Option<Span>) -> io::Result<libc::flock> {
 }
 
 #[cfg(target_os = "linux")]
-fn set(file: &File, kind: libc::c_int, part: Option<Span>) -> io::Result<()> {
+fn set(file: &File, kind: libc::c_int, bytes: Span) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    let lock = of_bytes(kind, part)?;
+    let lock = of_bytes(kind, bytes)?;
     // SAFETY: fcntl reads the structure, which outlives the call.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
         return Ok(());
@@ -76,11 +91,11 @@ fn set(file: &File, kind: libc::c_int, part: Option<Span>) -> io::Result<()> {
     }
 }
 
-/// Refuses bytes that somebody else has, also to read them.
+/// Refuses bytes that somebody else has locked, also to read them.
 #[cfg(target_os = "linux")]
-fn nobody_has(file: &File, part: Option<Span>) -> io::Result<()> {
+fn nobody_has(file: &File, bytes: Span) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    let mut lock = of_bytes(libc::F_WRLCK, part)?;
+    let mut lock = of_bytes(libc::F_WRLCK, bytes)?;
     // SAFETY: fcntl reads and writes the structure, which outlives the call.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
         0 if lock.l_type == libc::F_UNLCK as libc::c_short => Ok(()),
@@ -91,14 +106,17 @@ fn nobody_has(file: &File, part: Option<Span>) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 fn lock_bytes(file: &File, write: bool, part: Option<Span>) -> io::Result<()> {
+    let bytes = bytes_of(part);
     if !write {
-        return set(file, libc::F_RDLCK, part);
+        set(file, libc::F_RDLCK, bytes)?;
+        return nobody_has(file, claimed(bytes));
     }
-    match set(file, libc::F_WRLCK, part) {
-        // It cannot be written to. In this order nobody who came before is missed.
+    match set(file, libc::F_WRLCK, bytes) {
+        // It cannot be written to.
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
-            set(file, libc::F_RDLCK, part)?;
-            nobody_has(file, part)
+            set(file, libc::F_RDLCK, bytes)?;
+            set(file, libc::F_RDLCK, claimed(bytes))?;
+            nobody_has(file, bytes)
         }
         locked => locked,
     }
@@ -106,7 +124,8 @@ fn lock_bytes(file: &File, write: bool, part: Option<Span>) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 fn unlock_bytes(file: &File) {
-    let _ = set(file, libc::F_UNLCK, None);
+    // A length of 0 is all behind the start.
+    let _ = set(file, libc::F_UNLCK, Span { start: 0, len: 0 });
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -189,6 +208,19 @@ mod tests {
         busy(&reads, (true, ACROSS));
         lock(&reads, true, SECOND).unwrap();
         busy(&open(), (true, SECOND));
+        // Who only reads comes too late as well, here and of all; not of another part.
+        for late in [(false, SECOND), (false, ACROSS), (false, None)] {
+            busy(&open(), late);
+        }
+        let third = Some(Span { start: 8192, len: u64::MAX });
+        let (beside, other) = (File::open(&path).unwrap(), File::open(&path).unwrap());
+        lock(&beside, true, third).unwrap();
+        busy(&other, (true, third));
+        unlock(&beside);
+        lock(&beside, false, third).unwrap();
+        lock(&other, false, third).unwrap();
+        unlock(&beside);
+        unlock(&other);
         unlock(&reads);
         let reader = open();
         lock(&reader, false, SECOND).unwrap();

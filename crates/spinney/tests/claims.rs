@@ -95,6 +95,49 @@ fn who_has_another_part_of_the_disk_is_not_in_the_way() {
     }
 }
 
+/// Whoever came first had all of the disk.
+#[test]
+fn two_partitions_are_claimed_at_once() {
+    require!(root);
+    require!(needs(), "sfdisk is not installed");
+    let dir = TempDir::new("claims-two").unwrap();
+    let path = disk(&dir);
+    let whole = with_partitions(&path);
+    let (one, two) = (whole.claim("p1").unwrap(), whole.claim("p2").unwrap());
+    for part in [ONE, TWO] {
+        for access in [Access::Read, Access::Write] {
+            for at in [path.as_path(), Path::new(&whole.0)] {
+                let late = Medium::open_part(at, at, part, access);
+                assert!(late.is_err(), "{access:?}, {part:?} of {} was opened", at.display());
+            }
+        }
+    }
+    assert!(whole.claim("p1").is_err() && whole.claim("").is_err());
+    drop(one);
+    drop(Medium::open_part(&path, &path, ONE, Access::Write).unwrap());
+    assert!(whole.claim("p2").is_err());
+    drop(two);
+    drop(whole.claim("").unwrap());
+}
+
+/// Who else has the image was asked of what had the name by then.
+#[test]
+fn what_has_the_name_by_now_is_not_claimed_for_what_is_open() {
+    let dir = TempDir::new("claims-swapped").unwrap();
+    let (path, away) = (dir.join("disk.img"), dir.join("away"));
+    let make = || File::create(&path).unwrap().set_len(4 * MIB).unwrap();
+    make();
+    let file = File::options().write(true).open(&path).unwrap();
+    drop(claim(&file, &path).unwrap());
+    std::fs::rename(&path, &away).unwrap();
+    assert!(claim(&file, &path).is_err());
+    make();
+    assert!(claim(&file, &path).is_err());
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&away, &path).unwrap();
+    drop(claim(&file, &path).unwrap());
+}
+
 /// The partitions are found twice: of the device, and over the file behind it.
 #[test]
 fn a_disk_with_partitions_is_claimed_while_nobody_has_one() {

@@ -3,11 +3,12 @@
 //!
 //! Invariant: what is claimed stays so until the claim is dropped: nobody opens it as an image meanwhile.
 
+use super::below::Ground;
 use super::{below, in_use, is_block_device, patiently};
 use crate::error::{Cause, Error, Result};
 use blockdev::Span;
 use btrfs_disk::superblock::COPIES;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,10 @@ pub struct Claim {
 /// in use, also by this program: one that is open in any Spinney, that the kernel has mounted, and a loop device
 /// over such a file, or the file behind such a device.
 ///
-/// Of a partition the disk is claimed, too: all of it, or, while others have other parts of it, that part. Devices are
-/// opened only to be read for that, as udev makes a disk's partitions anew whenever somebody closes it who could have
-/// written, and such a descriptor locks a part against writers alone. So a Spinney that opens the disk later, to read
-/// the part that is claimed, is not kept off if another part was in use at the time of the claim; and where nobody had
-/// any, a second claim, of another partition, is refused meanwhile.
+/// Of a partition that part of the disk is claimed, too. Devices are opened only to be read for that, as udev makes a
+/// disk's partitions anew whenever somebody closes it who could have written.
+///
+/// Refused is a path that leads to something else by now, too: whoever has that was asked, and not who has `file`.
 pub fn claim(file: &File, path: &Path) -> Result<Claim> {
     let meta = file.metadata().map_err(|e| Error::host(path, e))?;
     let is_device = meta.file_type().is_block_device();
@@ -39,6 +39,9 @@ pub fn claim(file: &File, path: &Path) -> Result<Claim> {
     alone(file, None, path, || "as an image, or by another program".into())?;
     if let Some(who) = in_use::holder(path, None, false) {
         return Err(refused(path, who));
+    }
+    if !is_there(&meta, path) {
+        return Err(Error::refused(path.display(), "something else is there by now"));
     }
     let mut claim = Claim { others: Vec::new() };
     let lower = below::all(path);
@@ -111,21 +114,15 @@ fn refused(path: &Path, who: String) -> Error {
 }
 
 fn alone(file: &File, part: Option<Span>, path: &Path, who: impl FnOnce() -> String) -> Result<()> {
-    match patiently(|| lock(file, part)) {
+    match patiently(|| blockdev::lock(file, true, part)) {
         Err(e) if e.kind() == ErrorKind::ResourceBusy => Err(refused(path, who())),
         // Where nothing can be locked nothing is.
         _ => Ok(()),
     }
 }
 
-/// All of a device, if nobody has any of it: that keeps off readers, too.
-fn lock(file: &File, part: Option<Span>) -> io::Result<()> {
-    let is_device = file.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-    if part.is_some() && is_device {
-        match blockdev::lock(file, true, None) {
-            Err(e) if e.kind() == ErrorKind::ResourceBusy => {}
-            all => return all,
-        }
-    }
-    blockdev::lock(file, true, part)
+/// Whether `path` leads to what is open.
+fn is_there(open: &Metadata, path: &Path) -> bool {
+    Ground::of(open)
+        .is_some_and(|open| path.metadata().ok().and_then(|now| Ground::of(&now)) == Some(open))
 }

@@ -6,7 +6,7 @@
 use super::committed::Name;
 use crate::ino::InodeId;
 use btrfs_disk::{Generation, Logical, TreeId};
-use btrfs_space::{Extent, Kind};
+use btrfs_space::{Extent, Kind, Priority};
 use btrfs_tree::TreeRoot;
 use btrfs_txn::Core;
 use btrfs_txn::delta::{Ask, Level};
@@ -82,9 +82,12 @@ impl LogState {
         // Of what is there: a chunk made for them would be of no use.
         let free = core.space.totals().metadata.free;
         let count = SPARE.min(core.space.unreserved(Kind::Metadata).min(free) / 16 / node);
+        // Others take of it meanwhile: nothing of what is kept for commits and removals.
+        let reserved = core.space.reserve_metadata(count * node, Priority::Normal);
+        let Ok(mut reserved) = reserved else { return };
         let mut spare = Vec::new();
-        for _ in 0..count {
-            let Ok(extent) = core.space.alloc(Kind::Metadata, node, node) else { break };
+        while reserved.bytes() >= node {
+            let Ok(extent) = reserved.alloc_node(&core.space, node) else { break };
             if !core.space.is_recorded(extent.logical, base) {
                 core.give_back(extent);
                 break;

@@ -354,10 +354,15 @@ impl Space {
 
     /// Device bytes that a data chunk may take: metadata reservations keep theirs.
     fn data_room(&self, device: &Device) -> u64 {
-        if self.mixed() {
+        let metadata = self.class(Kind::Metadata);
+        let owed = if self.mixed() { 0 } else { metadata.owed(0) };
+        if owed == 0 {
             return device.unallocated();
         }
-        device.unallocated().saturating_sub(self.class(Kind::Metadata).owed(0))
+        // Chunks of metadata lie in holes that are large enough, and what a chunk of data leaves of one may
+        // not be any more.
+        let lost = SMALLEST * metadata.copies();
+        device.placeable(metadata.copies()).saturating_sub(owed + lost)
     }
 
     /// Whether data could have a chunk, or one of metadata, if only `forgone` bytes of

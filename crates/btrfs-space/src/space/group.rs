@@ -306,11 +306,12 @@ impl Group {
     }
 
     /// Takes this range out of what is free for a while, if it still is and no reservation needs
-    /// it; `release` gives it back.
+    /// it, nor what is kept for commits and removals; `release` gives it back.
     pub(super) fn hold(&self, extent: &Extent) -> bool {
         let mut state = self.state.lock();
         let len = extent.len as i64;
-        if !self.class.reserve(len, 0) {
+        let kept = self.class.global_reserve.load(Ordering::Relaxed);
+        if !self.class.reserve(len, kept) {
             return false;
         }
         let taken = self.with(&mut state, |state| {

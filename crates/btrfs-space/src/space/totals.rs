@@ -133,6 +133,12 @@ impl Space {
         (class.available() + more - kept).max(0) as u64
     }
 
+    /// Bytes of metadata that are not reserved, with all that is kept for removals and commits.
+    pub fn room_for_commits(&self) -> u64 {
+        let class = self.class(Kind::Metadata);
+        (class.available() + class.overcommit.load(Ordering::Relaxed)).max(0) as u64
+    }
+
     /// Referenced bytes of one kind of block group; one atomic load.
     pub fn used_by(&self, kind: Kind) -> u64 {
         self.class(kind).used.load(Ordering::Relaxed)

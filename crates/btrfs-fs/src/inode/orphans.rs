@@ -58,7 +58,7 @@ impl OrphanTable {
         let claim = |table: &Orphans| table.claim(number(id)?, op.generation().0).ok();
         state.orphan = match self.0.as_ref().and_then(claim) {
             Some(slot) => {
-                op.owe_item();
+                op.owe_item(id.tree);
                 Orphan::Slot(slot)
             }
             None => {
@@ -77,7 +77,7 @@ impl OrphanTable {
                 let table = self.0.as_ref().expect("it has the slot");
                 match table.release(slot, op.generation().0) {
                     Release::Forgotten => op.owe_no_item(),
-                    Release::ToTell => op.owe_item(),
+                    Release::ToTell => op.owe_item(id.tree),
                 }
             }
         }

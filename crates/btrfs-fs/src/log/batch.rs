@@ -16,6 +16,7 @@ use super::write::Written;
 use super::{Fallback, Logged, NotLogged, Request, TreeLog, write};
 use crate::ino::InodeId;
 use btrfs_disk::{Error, Generation};
+use btrfs_space::Priority;
 use btrfs_txn::delta::{Gate, Level, Pending};
 use btrfs_txn::{Defect, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +61,7 @@ impl TreeLog {
             work.ask(request.id, request.level);
         }
         let wanted = work.wanted.clone();
-        match self.write_nodes(&view, work, state) {
+        match self.write_nodes(&view, work, state, Priority::Normal) {
             Ok(Some(written)) => write::publish(&self.core, state, written)?,
             Ok(None) => {}
             Err(why) => {
@@ -97,7 +98,8 @@ impl TreeLog {
         if injection.has(Defect::DoubledCommits) && !work.wanted.is_empty() {
             return Err(Fallback::Stale.into());
         }
-        if let Some(written) = self.write_nodes(&view, work, log)? {
+        // Without room for it another commit would follow, before what this one freed has come back.
+        if let Some(written) = self.write_nodes(&view, work, log, Priority::Commit)? {
             self.stats.log_carried.add(log.members.len() as u64);
             log.root = Some(written.root);
         }
@@ -110,6 +112,7 @@ impl TreeLog {
         view: &View<'_>,
         mut work: Work,
         state: &mut LogState,
+        priority: Priority,
     ) -> Logged<Option<Written>> {
         if work.wanted.is_empty() {
             return Ok(None);
@@ -124,7 +127,7 @@ impl TreeLog {
             return Ok(None);
         }
         self.stats.log_writes.add(1);
-        write::write(self, state, generation, edits).map(Some)
+        write::write(self, state, generation, edits, priority).map(Some)
     }
 
     /// What is to be logged of `work`, and of all that belongs to it.

@@ -72,13 +72,14 @@ pub(crate) fn write(
     state: &mut LogState,
     generation: Generation,
     edits: Edits,
+    priority: Priority,
 ) -> Logged<Written> {
     let core = &*log.core;
     let base = Generation(generation.0 - 1);
     if !knows_extents(core, base, &edits) {
         return Err(Fallback::NewChunk.into());
     }
-    let reservation = reserve(core, state, &edits)?;
+    let reservation = reserve(core, state, &edits, priority)?;
     let spare = state.spare.as_mut().map(std::mem::take).unwrap_or_default();
     let (taken, replaced, saves) = (Vec::new(), Vec::new(), state.spare.is_some());
     let mut sink = Sink { core, reservation, spare, saves, taken, replaced };
@@ -131,7 +132,12 @@ fn knows_extents(core: &Core, base: Generation, edits: &Edits) -> bool {
 }
 
 /// Room for what the edits can touch: a leaf each, its neighbour, the paths.
-fn reserve(core: &Core, state: &LogState, edits: &Edits) -> Logged<MetadataReservation> {
+fn reserve(
+    core: &Core,
+    state: &LogState,
+    edits: &Edits,
+    priority: Priority,
+) -> Logged<MetadataReservation> {
     let node = u64::from(core.geometry.node_size);
     let (mut count, mut bytes) = (0, 0);
     for edit in edits.values().flat_map(|edits| edits.values()) {
@@ -140,7 +146,7 @@ fn reserve(core: &Core, state: &LogState, edits: &Edits) -> Logged<MetadataReser
     }
     let touched = (2 * count).min(state.blocks.len() as u64);
     let nodes = touched + 3 * bytes / node + 8 * (edits.len() as u64 + 1);
-    match core.space.reserve_metadata(nodes * node, Priority::Normal) {
+    match core.space.reserve_metadata(nodes * node, priority) {
         Ok(reservation) => Ok(reservation),
         Err(Error::NoSpace) => Err(Fallback::NoSpace.into()),
         Err(error) => Err(error.into()),

@@ -70,6 +70,12 @@ impl Reservations {
         self.reserve_for_commit(accounts(&self.trees()))
     }
 
+    /// Whether what is kept for commits is there. What the commit before freed comes back when nobody reads
+    /// older roots any more, and may have been that.
+    pub(crate) fn commit_has_room(&self) -> bool {
+        accounts(&self.trees()) <= self.core.space.room_for_commits()
+    }
+
     fn reserve_for_commit(&self, bytes: u64) -> Option<MetadataReservation> {
         let reserve = || self.core.space.reserve_metadata(bytes, Priority::Commit).fs();
         self.with_empty_chunks(reserve).ok()
@@ -133,12 +139,14 @@ impl Reservations {
         self.ordinary_bytes.store(ordinary.min(stays), Ordering::SeqCst);
         self.make_up(&mut held, next - stays);
         drop(held);
-        match (taken.as_mut(), kept) {
+        let accounts = accounts(&trees);
+        // Where there was none: nobody who entered the epoch reads older roots any more.
+        match (taken.as_mut(), kept.or_else(|| self.reserve_for_commit(accounts))) {
             (Some(taken), Some(kept)) => taken.absorb(kept),
             (None, kept) => taken = kept,
             (Some(_), None) => {}
         }
-        CommitReservation { reservation: taken, files, accounts: accounts(&trees) }
+        CommitReservation { reservation: taken, files, accounts }
     }
 
     /// What writeback has added since `hold_for_commit`: nothing comes to a sealed epoch any more.

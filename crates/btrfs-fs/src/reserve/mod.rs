@@ -51,7 +51,7 @@ pub(crate) use sizes::global_reserve;
 use crate::error::IntoFs;
 use crate::inode::Pieces;
 use crate::subvol::Subvols;
-use bound::bound;
+use bound::{Trees, accounts, bound};
 use btrfs_disk::Error;
 use btrfs_space::{Kind, MetadataReservation, Priority, SharedReservation};
 use btrfs_txn::Core;
@@ -161,10 +161,24 @@ impl Reservations {
         Reservation::enter(self, cost)
     }
 
-    /// True if the next commit, with `cost` more, fits what is free of metadata.
+    /// True if the next commit, with `cost` more, fits what is free of metadata; beside all that any commit may
+    /// need where some of it comes back yet.
     pub(crate) fn fits(&self, cost: Cost) -> bool {
         let need = self.need(Priority::Commit) + self.nodes_for(&cost);
-        need <= self.core.space.totals().metadata.free
+        let kept = match self.core.space.pinned(Kind::Metadata) {
+            0 => 0,
+            _ => accounts(&self.trees()),
+        };
+        need + kept <= self.core.space.totals().metadata.free
+    }
+
+    /// Whether what is in the delta, in memory and under way has no room any more once snapshots share nodes:
+    /// it was promised without.
+    pub(crate) fn sharing_would_outgrow(&self) -> bool {
+        let trees = Trees { shared: true, ..self.trees() };
+        let cost = cost_of(&self.core.layers().current) + self.unwritten();
+        let need = bound(&trees, &cost) + self.in_flight.room().bytes(&trees);
+        need > self.held_for(Priority::Normal) + self.core.space.unreserved(Kind::Metadata)
     }
 
     /// Whether operations are under way that hold room.
@@ -228,7 +242,7 @@ impl Reservations {
     ///
     /// Operations end meanwhile, and content is written: both are in the delta then, which is read
     /// last.
-    fn need(&self, priority: Priority) -> u64 {
+    pub(crate) fn need(&self, priority: Priority) -> u64 {
         // Who counts in `in_flight` sees what is held then, or is seen by who makes that less.
         fence(Ordering::SeqCst);
         let under_way = self.in_flight.room();
@@ -273,7 +287,7 @@ fn cost_of(delta: &Delta) -> Cost {
     let trees = delta.trees.cost();
     Cost {
         places: items.spread() + trees.places,
-        trees: items.spread() + trees.trees,
+        trees: items.trees() + trees.trees,
         births: u64::from(items.has_births()),
         bytes: items.growth() + extents.bytes() + trees.bytes,
         sums: 2 * extents.count() + trees.sums,

@@ -6,6 +6,8 @@
 //! What it does not know: what operations do, and what a reservation is made of
 //! (`crate::reserve`).
 
+#[cfg(test)]
+mod kept_tests;
 mod pace;
 mod search;
 #[cfg(test)]
@@ -283,6 +285,7 @@ impl Reserver {
         if self.committer.is_held() {
             return Err(Errno::ENOSPC.into());
         }
+        self.committer.wait_for_readers(Kind::Metadata);
         match self.reservations.hold_before_content(cost) {
             // Where more is used than should be (a volume that somebody else filled), what is
             // free must do, reserved or not.

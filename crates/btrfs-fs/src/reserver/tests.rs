@@ -10,13 +10,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use vfs::{Context, FileKind, FileSystem, Ino};
 
-const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+pub(super) const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 
-fn name(number: u64) -> Vec<u8> {
+pub(super) fn name(number: u64) -> Vec<u8> {
     format!("a-file-with-a-name-of-some-length-{number}").into_bytes()
 }
 
-fn create(fs: &BtrfsFs, number: u64) -> Ino {
+pub(super) fn create(fs: &BtrfsFs, number: u64) -> Ino {
     let made = fs.mknod(&CX, fs.root(), &name(number), FileKind::File, 0o644, 0);
     made.expect("create").attr.ino
 }
@@ -25,11 +25,11 @@ fn write(fs: &BtrfsFs, ino: Ino) {
     fs.write(&CX, ino, 0, b"a few bytes", Default::default()).expect("write");
 }
 
-fn unlink(fs: &BtrfsFs, number: u64) -> vfs::Result<()> {
+pub(super) fn unlink(fs: &BtrfsFs, number: u64) -> vfs::Result<()> {
     fs.unlink(&CX, fs.root(), &name(number))
 }
 
-fn stat(fs: &BtrfsFs, name: &str) -> u64 {
+pub(super) fn stat(fs: &BtrfsFs, name: &str) -> u64 {
     fs.stats().into_iter().find(|stat| stat.name == name).expect("a counter").value
 }
 
@@ -58,7 +58,7 @@ fn what_is_erased_behind_a_commit_looks_for_no_room() {
 }
 
 /// All metadata that ordinary operations could still have.
-fn all_ordinary(fs: &BtrfsFs) -> MetadataReservation {
+pub(super) fn all_ordinary(fs: &BtrfsFs) -> MetadataReservation {
     let space = &fs.engine.core.space;
     while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("a chunk of data") {}
     // Nothing of what is kept: a commit may begin at any time.
@@ -80,13 +80,13 @@ fn many_files() -> (BtrfsFs, Vec<Ino>) {
     with_files(FILES)
 }
 
-fn with_files(count: u64) -> (BtrfsFs, Vec<Ino>) {
+pub(super) fn with_files(count: u64) -> (BtrfsFs, Vec<Ino>) {
     let fs = volume(256, 4096);
     let inos = make_files(&fs, count);
     (fs, inos)
 }
 
-fn make_files(fs: &BtrfsFs, count: u64) -> Vec<Ino> {
+pub(super) fn make_files(fs: &BtrfsFs, count: u64) -> Vec<Ino> {
     let inos: Vec<Ino> = (0..count).map(|number| create(fs, number)).collect();
     // The last chunk of data is not empty, to be given up for metadata.
     fs.write(&CX, inos[0], 0, &[1; 100_000], Default::default()).expect("write");
@@ -94,14 +94,14 @@ fn make_files(fs: &BtrfsFs, count: u64) -> Vec<Ino> {
     inos
 }
 
-fn assert_kept(fs: &BtrfsFs) {
+pub(super) fn assert_kept(fs: &BtrfsFs) {
     for name in ["commit.unkept", "commit.unpaid_nodes", "commit.short", "commit.over_promise"] {
         assert_eq!(stat(fs, name), 0, "{name}");
     }
 }
 
 /// All that was acknowledged has room, whatever of it is in memory; `rest` was held against it.
-fn end(fs: &BtrfsFs, inos: &[Ino], rest: MetadataReservation, kept: &str) {
+pub(super) fn end(fs: &BtrfsFs, inos: &[Ino], rest: MetadataReservation, kept: &str) {
     fs.sync().expect(kept);
     assert_kept(fs);
     drop(rest);
@@ -224,7 +224,13 @@ fn content_without_a_name_that_outgrows_its_room_lands() {
 
 /// Calls something in the midst of a write, once.
 #[derive(Default)]
-struct Interruption(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+pub(super) struct Interruption(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Interruption {
+    pub(super) fn meanwhile(&self, work: impl FnOnce() + Send + 'static) {
+        *self.0.lock().expect("unpoisoned") = Some(Box::new(work));
+    }
+}
 
 impl RequestHook for Interruption {
     fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
@@ -253,7 +259,7 @@ fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
         *rest.lock().expect("unpoisoned") = Some(all_ordinary(&others));
     };
     let apart = || std::thread::spawn(work).join().expect("it writes");
-    *device.hook.0.lock().expect("unpoisoned") = Some(Box::new(apart));
+    device.hook.meanwhile(apart);
     fs.sync().expect("sync");
     let rest = held.lock().expect("unpoisoned").take().expect("it was called");
     assert_eq!(fs.engine.core.memory.dirty(), 0, "it has landed");
@@ -275,10 +281,10 @@ fn what_a_commit_may_have_needed_counts_until_its_nodes_are_made() {
     (FILES..FILES + 100).for_each(|number| fs.forget(create(&fs, number), 1));
     let seen = Arc::new(Mutex::new(None));
     let (others, told) = (fs.clone(), seen.clone());
-    *device.hook.0.lock().expect("unpoisoned") = Some(Box::new(move || {
+    device.hook.meanwhile(move || {
         let asks = others.engine.reserver.is_first_to_ask();
         *told.lock().expect("unpoisoned") = Some((most(&others), asks));
-    }));
+    });
     fs.sync().expect("sync");
     let (during, asks) = seen.lock().expect("unpoisoned").take().expect("it was called");
     assert!(!asks, "a commit that is at work gives back what is held beside it");

@@ -114,9 +114,9 @@ impl<'e> Op<'e> {
     }
 
     /// The commit of this epoch puts or deletes a key more: see [`crate::delta::ItemDelta::owe`].
-    pub fn owe_item(&self) {
+    pub fn owe_item(&self, tree: TreeId) {
         self.changed.set(true);
-        self.delta().items.owe();
+        self.delta().items.owe(tree);
         let before = self.changes.get();
         self.changes.set(Changes { places: before.places + 1, ..before });
     }

@@ -4,6 +4,7 @@
 //! an operation changes of it.
 
 use super::slots::{SlotEntry, Slots};
+use super::touched::TouchedTrees;
 use super::watch::{SubKey, Watch, is_ref};
 use crate::budget::Changes;
 use crate::object::ObjectId;
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const SHARDS: usize = 256;
 /// What a slot costs beside its bytes, roughly.
 /// Chosen, not measured.
-const SLOT_COST: u64 = 64;
+pub(super) const SLOT_COST: u64 = 64;
 
 /// What one object's number costs in a list of the log's.
 pub(super) const NUMBER_COST: u64 = size_of::<(TreeId, u64)>() as u64;
@@ -74,9 +75,10 @@ pub struct ItemDelta {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) bytes: AtomicU64,
     /// Bytes of the log's notes: they come with operations that change no more items, too.
-    notes: AtomicU64,
+    pub(super) notes: AtomicU64,
     pub(super) slots: AtomicU64,
     pub(super) spread: AtomicU64,
+    pub(super) touched: TouchedTrees,
     /// Keys that the commit will put or delete beside those that are here.
     pub(super) owed: AtomicU64,
     /// The tree in which an object was born last; see `spread`.
@@ -100,6 +102,7 @@ impl ItemDelta {
             notes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
             spread: AtomicU64::new(0),
+            touched: TouchedTrees::default(),
             owed: AtomicU64::new(0),
             birthplace: AtomicU64::new(0),
         }
@@ -116,62 +119,6 @@ impl ItemDelta {
             drop(shard);
             rest();
         });
-    }
-
-    /// Memory that the changes take, about.
-    pub fn bytes(&self) -> u64 {
-        let notes = self.notes.load(Ordering::Relaxed);
-        self.bytes.load(Ordering::Relaxed) + notes + self.slots() * SLOT_COST
-    }
-
-    /// The log's notes take so many bytes more, or fewer.
-    pub(super) fn count_notes(&self, bytes: i64) {
-        // All threads share the line: what does not change is left alone.
-        if bytes != 0 {
-            self.notes.fetch_add(bytes as u64, Ordering::Relaxed);
-        }
-    }
-
-    /// Keys that the delta changes.
-    pub fn slots(&self) -> u64 {
-        self.slots.load(Ordering::Relaxed) + self.owed.load(Ordering::Relaxed)
-    }
-
-    /// The commit will put or delete a key more: whoever keeps it in a place of his own puts
-    /// it here when the epoch is sealed, and says so ([`ItemDelta::pay`]). Until then it counts as
-    /// if it were here.
-    pub fn owe(&self) {
-        self.owed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// So many keys that were owed are here, or there is no need of them any more.
-    pub fn pay(&self, keys: u64) {
-        let before = self.owed.fetch_sub(keys, Ordering::Relaxed);
-        debug_assert!(before >= keys, "{keys} keys of {before} are paid");
-    }
-
-    /// Keys that are still to come.
-    pub fn owed(&self) -> u64 {
-        self.owed.load(Ordering::Relaxed)
-    }
-
-    /// Places in the trees that the changes lie in, at most: keys with no key of the tree between
-    /// them are one place. Objects that are born get numbers behind all that there are, so all of
-    /// a tree are one place, and so are the new names of a directory by index. Nothing else is
-    /// taken to lie close: attributes, names by hash and references lie anywhere.
-    pub fn spread(&self) -> u64 {
-        self.spread.load(Ordering::Relaxed) + self.owed()
-    }
-
-    /// Whether objects were born.
-    pub fn has_births(&self) -> bool {
-        self.birthplace.load(Ordering::Relaxed) != 0
-    }
-
-    /// Bytes that the changed items take in leaves, with their headers. (A deleted one counts
-    /// as a header.)
-    pub fn growth(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed) + self.slots() * ITEM_SIZE as u64
     }
 
     /// As `edit_in_run`, not in a run.
@@ -209,6 +156,7 @@ impl ItemDelta {
             shard.renamed.push((tree, objectid));
             notes += NUMBER_COST as i64;
         }
+        self.touched.add(tree);
         // Before anybody else comes to the object: what he takes away was counted then.
         self.count_notes(notes);
         if birth && self.birthplace.load(Ordering::Relaxed) != tree.0 {

@@ -14,6 +14,7 @@ use super::actions::TreeActions;
 use super::extents::{self, ExtentChange, ExtentDelta};
 use super::items::{Base, ItemDelta, Object, Slot};
 use super::slots::Slots;
+use super::touched::TouchedTrees;
 use super::watch::SubKey;
 use btrfs_disk::{Generation, Logical};
 use btrfs_space::Extent;
@@ -58,6 +59,7 @@ fn join_items(below: &ItemDelta, above: &ItemDelta, generation: Generation) -> I
     joined.slots.store(slots, Ordering::Relaxed);
     let spread = |items: &ItemDelta| items.spread.load(Ordering::Relaxed);
     joined.spread.store(spread(below) + spread(above) - twice, Ordering::Relaxed);
+    joined.touched = TouchedTrees::joined(&below.touched, &above.touched);
     joined.owed.store(below.owed() + above.owed(), Ordering::Relaxed);
     let births = [below, above].map(|items| items.birthplace.load(Ordering::Relaxed));
     joined.birthplace.store(births[0].max(births[1]), Ordering::Relaxed);

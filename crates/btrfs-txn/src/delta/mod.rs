@@ -11,6 +11,7 @@
 //!   deleted, so that what is born and gone within an epoch never reaches a tree.
 
 mod actions;
+mod counts;
 mod extents;
 mod gate;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod items;
 mod join;
 mod pending;
 mod slots;
+mod touched;
 mod watch;
 
 pub use actions::{

@@ -81,6 +81,12 @@ fn enter(
 ) -> Result<TreeId> {
     let (tree, uuid) = engine.subvols.new_tree(engine.core.now())?;
     number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
+    if !engine.subvols.share_nodes() && engine.reservations.sharing_would_outgrow() {
+        // While commits are held, what is refused leaves room.
+        let committed = engine.committer.commit_written_back();
+        committed
+            .or_else(|error| if error.errno() == libc::EBUSY { Ok(()) } else { Err(error) })?;
+    }
     // In this order: a commit that ends in between leaves both.
     engine.subvols.expect(tree);
     engine.subvols.will_share();

@@ -1,0 +1,100 @@
+//! What is kept for commits is there for each of them, on small volumes in memory whose room others have.
+
+use super::tests::{CX, Interruption, all_ordinary, create, end, name, stat, with_files};
+use crate::reserve::cost;
+use crate::reserve::tests::{volume, volume_on};
+use crate::{BtrfsFs, Caller};
+use blockdev::MemDevice;
+use blocksim::Hooked;
+use btrfs_space::{Kind, MetadataReservation, Priority};
+use btrfs_txn::delta::Level;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use vfs::{FileKind, FileSystem, Ino, XattrMode};
+
+/// All metadata that removals could still have: what is kept for commits is left.
+fn all_but_of_commits(fs: &BtrfsFs) -> MetadataReservation {
+    let space = fs.space();
+    while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("a chunk of data") {}
+    let mut all = space.reserve_metadata(0, Priority::Delete).expect("nothing");
+    for bytes in [1 << 20, 1 << 16, 1 << 12] {
+        while let Ok(more) = space.reserve_metadata(bytes, Priority::Delete) {
+            all.absorb(more);
+        }
+    }
+    all
+}
+
+/// What a commit freed is pinned while somebody reads older roots. The next one waits for him a while, where
+/// that is all that it could have.
+#[test]
+fn a_commit_waits_for_what_the_one_before_has_freed() {
+    let (fs, inos) = with_files(2000);
+    let rest = all_but_of_commits(&fs);
+    let reads = fs.engine.core.roots();
+    // Each is a commit.
+    fs.set_label(&CX, b"first").expect("label");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(reads);
+        });
+        fs.set_label(&CX, b"second").expect("label");
+    });
+    end(&fs, &inos, rest, "the label is kept");
+}
+
+/// A log that is carried along needs a few nodes. Where it found none for want of ordinary room two commits
+/// became one, the second of them before anything that the first had freed came back.
+#[test]
+fn a_log_is_carried_along_where_there_is_no_ordinary_room() {
+    let below = MemDevice::new(256 << 20);
+    let device = Arc::new(Hooked { below, hook: Interruption::default() });
+    let fs = Arc::new(volume_on(device.clone(), 4096));
+    let inos: Vec<Ino> = (0..100).map(|number| create(&fs, number)).collect();
+    fs.sync().expect("sync");
+    let put = |fs: &BtrfsFs, ino| {
+        fs.setxattr(&CX, ino, b"user.a", b"b", XattrMode::Set).expect("an attribute");
+    };
+    put(&fs, inos[1]);
+    let held = Arc::new(Mutex::new(None));
+    let (others, rest, ino) = (fs.clone(), held.clone(), inos[0]);
+    let work = move || {
+        put(&others, ino);
+        let id = others.engine.inodes.get(ino).expect("it is open").id;
+        others.engine.log.lock().synced.insert(id, Level::Inode);
+        *rest.lock().expect("unpoisoned") = Some(all_ordinary(&others));
+    };
+    device.hook.meanwhile(move || std::thread::spawn(work).join().expect("it writes"));
+    fs.sync().expect("sync");
+    let rest = held.lock().expect("unpoisoned").take().expect("it was called");
+    assert_eq!(stat(&fs, "commit.doubled"), 0, "the log had room");
+    end(&fs, &inos, rest, "what was written is kept");
+}
+
+/// An operation reserves for the tree that it changes, and counts in the delta no more than that.
+#[test]
+fn what_an_operation_reserves_is_enough_whatever_number_of_subvolumes_there_is() {
+    let fs = volume(128, 4096);
+    let subs: Vec<Ino> = (0..6)
+        .map(|number| {
+            let made = fs.create_subvolume(&Caller::root(), fs.root(), &name(number));
+            made.expect("subvolume").1.attr.ino
+        })
+        .collect();
+    let open: Vec<Ino> = subs
+        .iter()
+        .map(|sub| {
+            let made = fs.mknod(&CX, *sub, b"file", FileKind::File, 0o644, 0);
+            made.expect("create").attr.ino
+        })
+        .collect();
+    fs.sync().expect("sync");
+    let mut rest = all_but_of_commits(&fs);
+    let reservations = &fs.engine.reservations;
+    rest.shrink(reservations.nodes_for(&cost::unlink()));
+    fs.unlink(&CX, subs[0], b"file").expect("there is room for one");
+    let (need, held) = (reservations.need(Priority::Commit), reservations.held());
+    assert!(need <= held, "{need} bytes are needed, {held} are held");
+    end(&fs, &open, rest, "it is gone");
+}

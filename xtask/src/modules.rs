@@ -131,7 +131,13 @@ const FS: Table = &[
     ("fsync", &["error", "stats", "join", "semaphore", "log", "commit"]),
     ("orphan", &["error", "ino", "inode", "erasures", "extents", "verity", "reserve", "reserver"]),
     ("cleaner", &["error", "reserve", "commit", "reserver"]),
-    ("balance", &["error", "extents", "runs", "stats", "cleaner", "commit", "reserve", "reserver"]),
+    (
+        "balance",
+        &[
+            "error", "extents", "qgroup", "runs", "stats", "cleaner", "commit", "reserve",
+            "reserver",
+        ],
+    ),
     ("scrub", &["error", "extents", "runs"]),
     (
         "engine",

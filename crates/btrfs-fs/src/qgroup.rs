@@ -1,8 +1,10 @@
 //! Quota groups as programs see them.
 //!
-//! What it does not know: items, and how numbers come about.
+//! What it does not know: items but the status, and how numbers come about.
 
-use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, qgroup_limit};
+use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, QgroupStatus, qgroup_limit, qgroup_status};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, FixedSize, Key};
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
@@ -108,6 +110,23 @@ pub struct QuotaStatus {
     pub inconsistent: bool,
     /// Simple quotas: an extent counts for the subvolume that wrote it first, as long as anybody has it.
     pub simple: bool,
+}
+
+impl QuotaStatus {
+    /// Where it is in the quota tree.
+    pub(crate) const KEY: Key = Key::new(0, kind::QGROUP_STATUS, 0);
+
+    /// What the item says; `None`: there are no quotas. Simple ones are never counted anew, whatever stands there.
+    pub(crate) fn of_item(data: &[u8]) -> Result<Option<QuotaStatus>, Corrupt> {
+        let item = QgroupStatus::read(data).map_err(|corrupt| corrupt.key(QuotaStatus::KEY))?;
+        let has = |flag| item.flags & flag != 0;
+        let simple = has(qgroup_status::SIMPLE);
+        Ok(has(qgroup_status::ON).then(|| QuotaStatus {
+            rescan: (has(qgroup_status::RESCAN) && !simple).then_some(item.rescan),
+            inconsistent: has(qgroup_status::INCONSISTENT),
+            simple,
+        }))
+    }
 }
 
 #[cfg(test)]

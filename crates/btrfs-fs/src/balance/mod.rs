@@ -2,7 +2,8 @@
 //! own, and the chunk goes back to the device.
 //!
 //! Invariants: a group is set aside while it is emptied, and is as any other again if that does not
-//! succeed; each step leaves a whole volume, so there is nothing to clean up after a crash.
+//! succeed; each step leaves a whole volume, so there is nothing to clean up after a crash. Nothing moves while quotas are
+//! counted anew: that comes to its end first.
 //! Operations go on: nodes are no more than what trees are made of, and no inode knows one.
 //!
 //! Content is copied, verified, before a commit makes the copy what files have ([`content`]).
@@ -21,13 +22,14 @@ pub use run::{BalanceState, BalanceStatus};
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
 use crate::error::IntoFs;
+use crate::qgroup::QuotaStatus;
 use crate::reserve::Reservations;
 use crate::reserver::Reserver;
 use crate::runs::Runs;
 use crate::stats::Stats;
-use btrfs_disk::Logical;
 use btrfs_disk::ids::block_group::{DATA, METADATA, TYPE_MASK};
-use btrfs_space::{GroupInfo, Kind};
+use btrfs_disk::{Logical, TreeId};
+use btrfs_space::{GroupInfo, Kind, MovedNodes};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank, RwLock};
 use std::sync::Arc;
@@ -183,36 +185,49 @@ impl Balancer {
                     false if in_vain == PATIENCE => return Err(FsError::Posix(Errno::EBUSY)),
                     false => in_vain += 1,
                 }
-                // What was on its way into the group when that was set aside is there now, and moves.
-                // A log of fsyncs may have nodes in it until the next commit.
+                // What was on its way here when it was set aside, or a log of fsyncs has here, moves then.
                 self.committer.commit_what_lands()?;
                 continue;
             };
             if is_to_stop() {
                 return Ok(Ended::Interrupted);
             }
-            match self.step_of(batch, report)? {
-                (0, why) if in_vain == PATIENCE => return Err(stays(group, why)),
-                (0, _) => in_vain += 1,
-                _ => in_vain = 0,
-            }
+            let done = self.step_of(batch, report)?;
+            in_vain = match done.moved {
+                0 if done.counting => in_vain,
+                0 if in_vain == PATIENCE => return Err(stays(group, done.refused)),
+                0 => in_vain + 1,
+                _ => 0,
+            };
         }
         drop(aside);
         report.groups += 1;
         Ok(Ended::Emptied)
     }
 
-    /// How much it moved, and why not all, if there is a reason.
-    fn step_of(&self, batch: Batch, report: &mut BalanceReport) -> Result<(u64, Option<String>)> {
+    /// A rescan is under way, beside which nothing moves: what is counted already is known by its address.
+    fn quotas_are_counted(&self) -> Result<bool> {
+        let item = self.core.view().get(TreeId::QUOTA, &QuotaStatus::KEY).fs()?;
+        let status = item.map(|data| QuotaStatus::of_item(&data)).transpose();
+        let status = status.map_err(btrfs_disk::Error::from).fs()?.flatten();
+        Ok(status.is_some_and(|status| status.rescan.is_some()))
+    }
+
+    /// One of moving, or of counting what quotas have to know before anything moves.
+    fn step_of(&self, batch: Batch, report: &mut BalanceReport) -> Result<MovedNodes> {
         // Who makes the mount still waits.
         self.core.health.may_go_on().fs()?;
+        if self.quotas_are_counted()? {
+            self.committer.commit_written_back()?;
+            return Ok(MovedNodes { counting: true, ..MovedNodes::default() });
+        }
         // A tree that is half dropped cannot be walked.
         self.cleaner.drop_dead()?;
         let done = self.step(batch)?;
         report.relocated_extents += done.moved;
         report.rewritten_nodes += done.above;
         self.stats.relocated.add(done.moved);
-        Ok((done.moved, done.refused))
+        Ok(done)
     }
 
     /// What the moves freed comes back when nobody reads it any more; then the chunk goes. False:

@@ -285,9 +285,9 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         assert!(!self.draining, "drained once");
         self.draining = true;
         let before = self.taken;
-        self.settle_quotas()?;
+        let counting = self.settle_quotas()?;
         let by_full = self.taken - before;
-        self.make_moves()?;
+        self.make_moves(counting)?;
         let drained = self.drain()?;
         let before = self.taken;
         self.settle_simple_quotas(&drained)?;

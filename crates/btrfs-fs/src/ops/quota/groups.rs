@@ -8,10 +8,10 @@
 //! Invariant: who changes groups holds `Engine::subvolume_lock` from the checks on until the change is in the
 //! epoch, so no group comes or goes in between, but for those that commits take away.
 
-use super::{STATUS, status};
+use super::status;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::qgroup::{LimitChange, Qgroup, QgroupId};
+use crate::qgroup::{LimitChange, Qgroup, QgroupId, QuotaStatus};
 use crate::reserve::cost;
 use btrfs_disk::items::{QgroupInfo, QgroupLimit, qgroup_limit};
 use btrfs_disk::key::kind;
@@ -246,7 +246,7 @@ pub(crate) fn inherited(
 /// As [`inherited`] found them: the new subvolume is in them.
 pub(crate) fn put_inherited(op: &Op<'_>, tree: TreeId, groups: &[QgroupId]) -> Result<()> {
     // Where quotas ended meanwhile, there is nothing to be in.
-    if op.view.get(TreeId::QUOTA, &STATUS).fs()?.is_some() {
+    if op.view.get(TreeId::QUOTA, &QuotaStatus::KEY).fs()?.is_some() {
         groups.iter().for_each(|group| put_relation(op, QgroupId(tree.0), *group));
     }
     Ok(())

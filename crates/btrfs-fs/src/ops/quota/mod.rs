@@ -12,22 +12,15 @@ use crate::qgroup::QuotaStatus;
 use crate::reserve::cost;
 use btrfs_disk::items::{QgroupStatus, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key, TreeId};
+use btrfs_disk::{FixedSize, TreeId};
 use btrfs_txn::ObjectId;
 use vfs::{Errno, FsError, Result};
 
-const STATUS: Key = Key::new(0, kind::QGROUP_STATUS, 0);
-
 /// `None`: there are no quotas.
 pub(crate) fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
-    let Some(data) = engine.core.view().get(TreeId::QUOTA, &STATUS).fs()? else { return Ok(None) };
-    let item = QgroupStatus::read(&data).map_err(btrfs_disk::Error::from).fs()?;
-    let has = |flag| item.flags & flag != 0;
-    Ok(has(qgroup_status::ON).then(|| QuotaStatus {
-        rescan: has(qgroup_status::RESCAN).then_some(item.rescan),
-        inconsistent: has(qgroup_status::INCONSISTENT),
-        simple: has(qgroup_status::SIMPLE),
-    }))
+    let item = engine.core.view().get(TreeId::QUOTA, &QuotaStatus::KEY).fs()?;
+    let Some(data) = item else { return Ok(None) };
+    QuotaStatus::of_item(&data).map_err(btrfs_disk::Error::from).fs()
 }
 
 /// Begins to keep quotas, and returns when the rescan that this needs has begun. Nothing where

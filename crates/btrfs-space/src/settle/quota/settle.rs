@@ -226,19 +226,22 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(())
     }
 
-    /// Brings the quota tree up to what this commit leaves. All edits of subvolumes come before.
-    pub(crate) fn settle_quotas(&mut self) -> Result<()> {
-        let Some(quota) = self.quota.take() else { return Ok(()) };
+    /// Brings the quota tree up to what this commit leaves. All edits of subvolumes come before. True: a rescan has
+    /// not come to its end.
+    pub(crate) fn settle_quotas(&mut self) -> Result<bool> {
+        let Some(quota) = self.quota.take() else { return Ok(false) };
         self.deltas.order_touched();
         let root = self.root(TreeId::QUOTA)?;
-        let edits = {
+        let (edits, counting) = {
             let reader = self.reader();
             let mut items = TreeItems::new(&reader, &root);
-            let Some(mut status) = Status::read(&mut items)? else { return self.end_quotas() };
+            let Some(mut status) = Status::read(&mut items)? else {
+                return self.end_quotas().map(|()| false);
+            };
             if status.simple_since().is_some() {
                 // What they count is known behind the drain alone.
                 self.quota = Some(quota);
-                return Ok(());
+                return Ok(false);
             }
             let mut edits = Edits::new();
             match self.quota_edits(&quota, &mut items, &mut status, &mut edits) {
@@ -250,11 +253,12 @@ impl<R: NodeReader> Settle<'_, R> {
                 }
                 Err(error) => return Err(error),
             }
+            let counting = status.item.flags & qgroup_status::RESCAN != 0;
             status_edit(status, self.generation(), &mut edits);
-            edits
+            (edits, counting)
         };
         self.apply_tree(TreeId::QUOTA, edits)?;
-        Ok(())
+        Ok(counting)
     }
 
     /// Answers how many extents were looked at.

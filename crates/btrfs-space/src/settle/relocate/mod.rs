@@ -7,7 +7,8 @@
 //! References. A copy is held by exactly those who held the old node: each reference goes over as
 //! it is, but that one by a parent's address names the parent's copy. Therefore each extent, moved or
 //! not, is reached by the same trees as before. Quotas are a function of who reaches what and have
-//! nothing to account: the moves come behind them, by construction.
+//! nothing to account: the moves come behind them, by construction. But while a rescan is under way what is counted is what
+//! lies in front of it, and a move changes that: nothing moves until it has come to its end.
 //!
 //! A copy that others may hold is newer than the last snapshot of its trees. The RELOC flag says so
 //! (`shared::may_be_shared`; the kernel asks the same): whoever changes such a node looks its references
@@ -84,6 +85,8 @@ pub struct MovedNodes {
     pub content: Vec<MoveContent>,
     /// Why nothing was moved.
     pub refused: Option<String>,
+    /// A rescan of quotas is under way: what was refused will move when that has come to its end.
+    pub counting: bool,
 }
 
 /// A node that is to be written anew.
@@ -312,10 +315,15 @@ impl<R: NodeReader> Settle<'_, R> {
         self.moves.iter().map(|(_, moved)| moved)
     }
 
-    /// Behind the quotas, in front of the drain.
-    pub(super) fn make_moves(&mut self) -> Result<()> {
+    /// Behind the quotas, in front of the drain. None while quotas are `counting`.
+    pub(super) fn make_moves(&mut self, counting: bool) -> Result<()> {
         let mut moves = std::mem::take(&mut self.moves);
         for (what, outcome) in &mut moves {
+            if counting {
+                outcome.refused = Some("a rescan of quotas is under way".into());
+                outcome.counting = true;
+                continue;
+            }
             // Whatever is wrong is found here, where nothing has changed yet.
             match self.find_moves(what) {
                 Ok((content, copies)) => *outcome = self.copy_all(content, copies)?,

@@ -418,7 +418,7 @@ impl Space {
         group.proof.needless();
         group.recorded.store(u64::MAX, Ordering::Release);
         self.groups.write().insert(new.logical.0, Arc::clone(&group));
-        class.add_group(Arc::clone(&group));
+        class.add_groups(vec![Arc::clone(&group)]);
         group.add_free(std::iter::once((span.logical.0, len)))
     }
 

@@ -128,15 +128,16 @@ impl Class {
         Arc::clone(&self.groups.read())
     }
 
-    pub(super) fn add_group(&self, group: Arc<Group>) {
-        self.total.fetch_add(group.len, Ordering::Relaxed);
-        self.excluded.fetch_add(group.excluded(), Ordering::Relaxed);
-        self.used.fetch_add(group.used(), Ordering::Relaxed);
-        self.profile.fetch_or(group.flags & PROFILE_MASK, Ordering::Relaxed);
+    /// All of them at once: who has a list has it as it was, so each call makes another.
+    pub(super) fn add_groups(&self, new: Vec<Arc<Group>>) {
+        for group in &new {
+            self.total.fetch_add(group.len, Ordering::Relaxed);
+            self.excluded.fetch_add(group.excluded(), Ordering::Relaxed);
+            self.used.fetch_add(group.used(), Ordering::Relaxed);
+            self.profile.fetch_or(group.flags & PROFILE_MASK, Ordering::Relaxed);
+        }
         let mut groups = self.groups.write();
-        let mut all = Vec::clone(&groups);
-        all.push(group);
-        *groups = Arc::new(all);
+        *groups = Arc::new(groups.iter().cloned().chain(new).collect());
     }
 
     /// A closed group goes; what it had free has gone before.

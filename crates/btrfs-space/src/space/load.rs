@@ -19,7 +19,7 @@ use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical, Result};
 use btrfs_tree::{NodeReader, TreeRoot};
 use btrfs_volume::{ChunkInfo, Volume};
 use locks::{Mutex, Rank, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
@@ -74,6 +74,7 @@ impl Space {
         let mut extents = TreeItems::new(reader, &roots.extent);
         let mut groups =
             TreeItems::new(reader, roots.block_group.as_ref().unwrap_or(&roots.extent));
+        let mut loaded = Vec::new();
         for chunk in volume.chunks() {
             let group = space.load_group(&mut groups, &chunk)?;
             let span = GroupSpan { start: group.start, len: group.len, sector };
@@ -88,9 +89,10 @@ impl Space {
                 return Err(mismatch(&group, free.bytes()));
             }
             space.groups.write().insert(group.start, Arc::clone(&group));
-            group.class.add_group(Arc::clone(&group));
             group.add_free(free.iter())?;
+            loaded.push(group);
         }
+        tell_classes(loaded);
         space.no_stray_groups(&mut groups)?;
         space.retune(&space.device.lock());
         Ok(space)
@@ -145,6 +147,18 @@ impl Space {
             from = group.end();
         }
         Ok(())
+    }
+}
+
+/// Each class has all of its groups at once: one at a time each would make its list anew.
+fn tell_classes(groups: Vec<Arc<Group>>) {
+    let mut by_class: HashMap<*const Class, Vec<Arc<Group>>> = HashMap::new();
+    for group in groups {
+        by_class.entry(Arc::as_ptr(&group.class)).or_default().push(group);
+    }
+    for groups in by_class.into_values() {
+        let class = Arc::clone(&groups[0].class);
+        class.add_groups(groups);
     }
 }
 

@@ -1,6 +1,6 @@
 //! One step of emptying a block group: what comes next in it, and the commit that moves it.
 //!
-//! Invariants: a step is bounded, by nodes and by bytes; what it may need is reserved before.
+//! Invariants: a step is bounded, by nodes, bytes and references; what it may need is reserved before.
 //!
 //! What it does not know: what becomes of the group.
 
@@ -28,6 +28,10 @@ const STEP_NODE_BYTES: usize = 8 << 20;
 const STEP_EXTENTS: usize = 1024;
 /// Chosen, not measured.
 const STEP_BYTES: u64 = 32 << 20;
+/// References to content, which the commit of a step gives to the copies while others wait, as long as that is more
+/// than one extent's.
+/// Chosen, not measured.
+const STEP_REFERENCES: u64 = 64 << 10;
 /// Copies that a step may come to need more than were counted, while operations go on, and an eighth of those.
 /// Chosen, not measured.
 const SLACK: u64 = 64;
@@ -40,33 +44,56 @@ pub(super) enum Batch {
     Content(Vec<Extent>),
 }
 
+/// Content that is to move in one step.
+#[derive(Default)]
+struct Gathered {
+    extents: Vec<Extent>,
+    bytes: u64,
+    references: u64,
+}
+
+impl Gathered {
+    fn add(&mut self, (extent, references): (Extent, u64)) {
+        self.bytes += extent.len;
+        self.references = self.references.saturating_add(references);
+        self.extents.push(extent);
+    }
+
+    fn has_room(&self) -> bool {
+        let Gathered { extents, bytes, references } = self;
+        extents.len() < STEP_EXTENTS && *bytes < STEP_BYTES && *references < STEP_REFERENCES
+    }
+
+    /// One with many references comes alone, or last: what is in front of it is no reason to wait longer for it.
+    fn takes(&self, references: u64) -> bool {
+        self.extents.is_empty() || self.references.saturating_add(references) <= STEP_REFERENCES
+    }
+}
+
 impl Balancer {
     /// What lies in the group and comes next, as of the last commit.
     pub(super) fn next(&self, group: &GroupInfo) -> Result<Option<Batch>> {
         let roots = self.core.roots();
         let Some(extents) = roots.get(TreeId::EXTENT) else { return Ok(None) };
         let end = group.logical.0 + group.len;
-        let (mut nodes, mut content, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut nodes, mut content) = (Vec::new(), Gathered::default());
         let mut items = TreeItems::new(&self.core.store, &extents.root);
         let mut from = Key::new(group.logical.0, 0, 0);
         let most = STEP_NODES.max(STEP_NODE_BYTES / self.core.geometry.node_size as usize);
-        while nodes.len() < most && content.len() < STEP_EXTENTS && bytes < STEP_BYTES {
+        while nodes.len() < most && content.has_room() {
             let found = items.at_or_after(&from).fs()?;
             let Some((key, data)) = found.filter(|(key, _)| key.objectid < end) else { break };
             match extent(&key, &data) {
-                Some(extent) if nodes.is_empty() => {
-                    content.push(extent);
-                    bytes += extent.len;
-                }
+                Some(found) if nodes.is_empty() && content.takes(found.1) => content.add(found),
                 Some(_) => break,
-                None if is_node(&key) && content.is_empty() => nodes.push(key.objectid),
+                None if is_node(&key) && content.extents.is_empty() => nodes.push(key.objectid),
                 None if is_node(&key) => break,
                 None => {}
             }
             from = Key::new(key.objectid + 1, 0, 0);
         }
-        if !content.is_empty() {
-            return Ok(Some(Batch::Content(content)));
+        if !content.extents.is_empty() {
+            return Ok(Some(Batch::Content(content.extents)));
         }
         let ends = nodes.first().zip(nodes.last());
         Ok(ends.map(|(first, last)| Batch::Nodes(*first..*last + 1)))
@@ -154,9 +181,33 @@ fn is_node(key: &Key) -> bool {
     matches!(key.kind, kind::METADATA_ITEM | kind::EXTENT_ITEM)
 }
 
-/// The extent of content that an item is of.
-fn extent(key: &Key, data: &[u8]) -> Option<Extent> {
+/// The extent of content that an item is of, and how many references it has.
+fn extent(key: &Key, data: &[u8]) -> Option<(Extent, u64)> {
     let fields = ExtentItemFields::read(data.get(..ExtentItemFields::SIZE)?).ok()?;
     let content = key.kind == kind::EXTENT_ITEM && fields.flags & extent_flags::DATA != 0;
-    content.then_some(Extent { logical: Logical(key.objectid), len: key.offset })
+    let extent = Extent { logical: Logical(key.objectid), len: key.offset };
+    content.then_some((extent, fields.refs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many extents of so many references each one step takes.
+    fn taken(references: u64) -> usize {
+        let mut gathered = Gathered::default();
+        while gathered.has_room() && gathered.takes(references) {
+            let logical = Logical(gathered.extents.len() as u64 * 4096);
+            gathered.add((Extent { logical, len: 4096 }, references));
+        }
+        gathered.extents.len()
+    }
+
+    #[test]
+    fn a_step_is_bounded_by_references() {
+        assert_eq!(taken(1), STEP_EXTENTS);
+        assert_eq!(taken(1 << 10), 64);
+        assert_eq!(taken(40 << 10), 1);
+        assert_eq!(taken(u64::MAX), 1, "at least one moves");
+    }
 }

@@ -1,9 +1,9 @@
 //! Scrubbing: every copy of what the last commit has is read and held against its checksum; what
 //! is bad is written anew from a good copy.
 //!
-//! Invariants: it goes by the extent tree, in steps; each looks at the commit that is the last one
+//! Invariants: it goes by the extent tree, in pieces; each looks at the commit that is the last one
 //! when it begins, and nothing of that is written over meanwhile. What was freed or written
-//! between two steps is looked at or not, and never taken for damage. One scrub at a time. How far
+//! between two pieces is looked at or not, and never taken for damage; nothing is kept where it rests. One scrub at a time. How far
 //! it came is in memory alone; who keeps it elsewhere begins from there (`begin_from`). Addresses of
 //! which a lost node of the trees would have to tell are passed over, named, and make the whole a failure.
 //!
@@ -225,7 +225,7 @@ impl Scrubber {
             let to = behind.map_or_else(end, |key| key.objectid);
             self.not_seen(place.seen.max(place.key.objectid), to, &error);
         }
-        place.key = behind.unwrap_or(Key::MAX);
+        (place.key, place.within) = (behind.unwrap_or(Key::MAX), 0);
         Ok(behind.is_some())
     }
 
@@ -257,7 +257,8 @@ impl Scrubber {
         groups.iter().map(|group| group.used * of(group.logical)).sum()
     }
 
-    /// Some extents from `place` on, which is behind them then; whether there are more.
+    /// Some extents from `place` on, which is behind them then; whether there are more. Who rests between two pieces
+    /// keeps no commit: what was freed in it would not come back for as long.
     fn step(
         &self,
         place: &mut Place,
@@ -265,92 +266,125 @@ impl Scrubber {
         pace: &mut Pace<'_>,
         done: &mut Scrubbed,
     ) -> Result<bool> {
-        let view = self.core.view();
-        let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
         pace.seen = 0;
         // What is told of it is not to stand still for long.
         let most = if pace.limit == 0 { STEP } else { pace.limit.clamp(PIECE, STEP) };
         let mut bytes = 0;
+        loop {
+            let more = self.piece(place, repair, done, &mut bytes)?;
+            pace.keep(done);
+            if !more || bytes >= most && place.within == 0 {
+                return Ok(more);
+            }
+        }
+    }
+
+    /// A piece of an extent, or some that are small, as the last commit has them.
+    fn piece(
+        &self,
+        place: &mut Place,
+        repair: bool,
+        done: &mut Scrubbed,
+        bytes: &mut u64,
+    ) -> Result<bool> {
+        let view = self.core.view();
+        let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
+        let end = bytes.saturating_add(PIECE);
         for item in scan(view.store, &root.root, place.key..=Key::MAX) {
             let item = item.fs()?;
             let key = item.key();
             if !matches!(key.kind, EXTENT_ITEM | METADATA_ITEM) {
                 continue;
             }
-            if bytes >= most {
-                place.key = key;
+            // What was there may be gone.
+            let within = if key == place.key { place.within } else { 0 };
+            if *bytes >= end {
+                (place.key, place.within) = (key, within);
                 return Ok(true);
             }
             let len = match key.kind {
                 METADATA_ITEM => u64::from(self.core.geometry.node_size),
                 _ => key.offset,
             };
-            let looked_at = self.extent(&view, &key, item.data(), repair, pace, done);
-            match looked_at {
-                Err(error) if error.is_of_medium() => {
-                    self.not_seen(key.objectid, key.objectid.saturating_add(len), &error)
-                }
-                looked_at => looked_at?,
+            let read = self.extent(&view, (&key, len, within), item.data(), repair, done)?;
+            *bytes += read;
+            let to = within + read;
+            place.seen = key.objectid.saturating_add(to);
+            if read > 0 && to < len {
+                (place.key, place.within) = (key, to);
+                return Ok(true);
             }
-            bytes += len;
-            (place.key, place.seen) =
-                (key.successor().unwrap_or(Key::MAX), key.objectid.saturating_add(len));
-            pace.keep(done);
+            (place.key, place.within) = (key.successor().unwrap_or(Key::MAX), 0);
         }
         Ok(false)
     }
 
+    /// A node, or a piece of content from so many bytes `within` it on; how much that was. What cannot be looked at
+    /// is passed over.
     fn extent(
         &self,
         view: &View<'_>,
-        key: &Key,
+        of: (&Key, u64, u64),
         data: &[u8],
         repair: bool,
-        pace: &mut Pace<'_>,
         done: &mut Scrubbed,
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        let (key, len, within) = of;
+        match self.look_at(view, of, data, repair, done) {
+            Err(error) if error.is_of_medium() => {
+                let from = key.objectid.saturating_add(within);
+                self.not_seen(from, key.objectid.saturating_add(len), &error);
+                Ok(len - within)
+            }
+            read => read,
+        }
+    }
+
+    fn look_at(
+        &self,
+        view: &View<'_>,
+        (key, len, within): (&Key, u64, u64),
+        data: &[u8],
+        repair: bool,
+        done: &mut Scrubbed,
+    ) -> Result<u64> {
         let extent = ExtentItem::parse(key.kind, data);
         let extent = extent.map_err(|corrupt| corrupt.key(*key)).fs()?;
         if extent.fields.flags & extent_flags::TREE_BLOCK == 0 {
-            return self.content(view, Logical(key.objectid), key.offset, repair, pace, done);
+            return self.content(view, (Logical(key.objectid), len, within), repair, done);
         }
         done.add(&self.core.volume.scrub_node(&node_at(key, &extent), repair).fs()?);
-        Ok(())
+        Ok(len)
     }
 
     fn content(
         &self,
         view: &View<'_>,
-        logical: Logical,
-        len: u64,
+        (extent, len, within): (Logical, u64, u64),
         repair: bool,
-        pace: &mut Pace<'_>,
         done: &mut Scrubbed,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let (volume, sector) = (&self.core.volume, self.core.sector());
-        let copies = volume.mirrors(logical).fs()? as u64;
-        let chunk = volume.chunk(logical).map_or(0, |chunk| chunk.logical.0);
-        let stripe = |at: u64| (at - chunk) / STRIPE_LEN;
-        let stripes = stripe(logical.0 + len - 1) - stripe(logical.0) + 1;
-        done.data_extents_scrubbed += stripes * copies;
-        let mut at = 0;
-        while at < len {
-            let sectors = ((len - at).min(PIECE) / sector) as usize;
-            let mut sums = vec![0; sectors * self.core.geometry.csum.size()];
-            let mut known = vec![false; sectors];
-            let (from, next) = (logical.offset(at), at + sectors as u64 * sector);
-            match sums::stored(&self.core, view, from, &mut sums, &mut known) {
-                Ok(()) => done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?),
-                // Nothing to hold it against; what comes has its checksums elsewhere.
-                Err(error) if error.is_of_medium() => {
-                    self.not_seen(from.0, logical.offset(next).0, &error)
-                }
-                Err(error) => return Err(error),
-            }
-            at = next;
-            pace.keep(done);
+        if within == 0 {
+            let copies = volume.mirrors(extent).fs()? as u64;
+            let chunk = volume.chunk(extent).map_or(0, |chunk| chunk.logical.0);
+            let stripe = |at: u64| (at - chunk) / STRIPE_LEN;
+            let stripes = stripe(extent.0 + len - 1) - stripe(extent.0) + 1;
+            done.data_extents_scrubbed += stripes * copies;
         }
-        Ok(())
+        let sectors = ((len - within).min(PIECE) / sector) as usize;
+        let mut sums = vec![0; sectors * self.core.geometry.csum.size()];
+        let mut known = vec![false; sectors];
+        let (from, read) = (extent.offset(within), sectors as u64 * sector);
+        match sums::stored(&self.core, view, from, &mut sums, &mut known) {
+            Ok(()) => done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?),
+            // Nothing to hold it against; what comes has its checksums elsewhere.
+            Err(error) if error.is_of_medium() => {
+                self.not_seen(from.0, from.offset(read).0, &error);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(read)
     }
 }
 
@@ -402,13 +436,15 @@ impl Pace<'_> {
 struct Place {
     /// Items from here on come next.
     key: Key,
+    /// So much of the first of them is done.
+    within: u64,
     /// Where the last extent ends that was looked at.
     seen: u64,
 }
 
 impl Place {
     fn at(next: u64) -> Place {
-        Place { key: Key::new(next, 0, 0), seen: next }
+        Place { key: Key::new(next, 0, 0), within: 0, seen: next }
     }
 }
 
@@ -417,4 +453,48 @@ fn node_at(key: &Key, extent: &ExtentItem) -> Expect {
     let generation = Some(Generation(extent.fields.generation));
     let logical = Logical(key.objectid);
     Expect { logical, level, generation, owner: None, first_key: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reserve::tests::volume;
+    use btrfs_space::Kind;
+    use vfs::{Context, FileKind, FileSystem};
+
+    /// Bytes a second: behind its first piece a scrub rests for minutes.
+    const SLOW: u64 = 4096;
+
+    #[test]
+    fn what_is_freed_while_a_scrub_rests_comes_back() {
+        let fs = volume(512, 16384);
+        let cx = Context::default();
+        for (name, len) in [("large", 32 << 20), ("goes", 16 << 20)] {
+            let made = fs.mknod(&cx, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0);
+            let ino = made.expect("create").attr.ino;
+            fs.write(&cx, ino, 0, &vec![7; len], Default::default()).expect("write");
+            fs.forget(ino, 1);
+        }
+        fs.sync().expect("commit");
+        fs.limit_scrub(SLOW, false).expect("a limit");
+        let (core, begun) = (&fs.open().expect("open").core, Instant::now());
+        let soon = |what: &str| {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let before = core.volume.counters().read_bytes;
+        fs.start_scrub(true).expect("begins");
+        while core.volume.counters().read_bytes < before + SLOW {
+            soon("it was to read something");
+        }
+        fs.unlink(&cx, fs.root(), b"goes").expect("unlink");
+        fs.sync().expect("commit");
+        // What is erased behind an unlink may be in the one behind that.
+        fs.sync().expect("commit");
+        while core.space.pinned(Kind::Data) > 0 || core.space.totals().data.used > 40 << 20 {
+            soon("what was freed stays pinned as long as the scrub rests");
+        }
+        assert_eq!(fs.scrub_status().expect("a status").state, ScrubState::Running);
+        fs.cancel_scrub().expect("at work");
+    }
 }

@@ -82,21 +82,47 @@ fn changes(root: &Path) -> Vec<String> {
     told
 }
 
+/// Another program of the machine may list a directory of a mount while this looks at it: what differs is what
+/// differs each time.
+const LOOKS: usize = 3;
+
 fn as_the_kernel(ours: &str, kernels: &str) {
-    let reference = Volume::new("atime-kernel", 512 << 20);
-    let kernel = KernelMount::new(&reference.image(), kernels).unwrap();
-    let expected = changes(kernel.path());
-    kernel.unmount().unwrap();
+    let first = changes_by_kernel(kernels);
     for transport in transports() {
-        let volume = Volume::new("atime", 512 << 20);
         let options = [transport, ours].join(",");
-        let mount = volume.mount(options.trim_end_matches(','), Duration::from_secs(180));
-        let told = changes(mount.path());
-        let differ: Vec<_> = told.iter().zip(&expected).filter(|(a, b)| a != b).collect();
+        let options = options.trim_end_matches(',');
+        let mut differ = differences(&changes_by_us(options), &first);
+        for _ in 1..LOOKS {
+            if differ.is_empty() {
+                break;
+            }
+            let again = differences(&changes_by_us(options), &changes_by_kernel(kernels));
+            differ.retain(|difference| again.contains(difference));
+        }
         assert!(differ.is_empty(), "{options}; the kernel's btrfs is on the right: {differ:#?}");
-        mount.unmount();
-        suites::assert_sound(&volume.image());
     }
+}
+
+fn differences(ours: &[String], kernels: &[String]) -> Vec<(String, String)> {
+    let pairs = ours.iter().cloned().zip(kernels.iter().cloned());
+    pairs.filter(|(ours, kernels)| ours != kernels).collect()
+}
+
+fn changes_by_kernel(options: &str) -> Vec<String> {
+    let volume = Volume::new("atime-kernel", 512 << 20);
+    let mount = KernelMount::new(&volume.image(), options).unwrap();
+    let told = changes(mount.path());
+    mount.unmount().unwrap();
+    told
+}
+
+fn changes_by_us(options: &str) -> Vec<String> {
+    let volume = Volume::new("atime", 512 << 20);
+    let mount = volume.mount(options, Duration::from_secs(180));
+    let told = changes(mount.path());
+    mount.unmount();
+    suites::assert_sound(&volume.image());
+    told
 }
 
 #[test]

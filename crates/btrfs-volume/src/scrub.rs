@@ -225,16 +225,19 @@ impl Volume {
     /// Reads the superblock's copies; with `repair` damaged ones are written anew: as the others are, which may lead
     /// to a log that the last commit did not, and may be older than a commit that is not durable yet.
     pub fn scrub_superblocks(&self, repair: bool) -> Result<Scrubbed> {
-        let _alone = self.commit.lock();
+        let mut known = self.commit.lock();
         let superblock = self.written.read().clone();
         let is_bad = |at: &u64| !superblock::is_valid(&*self.dev, *at, &superblock);
         let copies = super_copies(superblock.fields.dev_item.total_bytes);
         let bad: Vec<u64> = copies.filter(is_bad).collect();
         let done = Scrubbed { super_errors: bad.len() as u64, ..Scrubbed::default() };
         if repair && !bad.is_empty() && self.repairs() {
-            self.write_copies(&superblock, |at| bad.contains(&at))?;
+            let refused = &mut known.refused;
+            superblock::may_be_refused(refused, &bad);
+            self.write_copies(refused, &superblock, |at| bad.contains(&at))?;
             self.flush()?;
-            add(&self.counters.superblock_repairs, bad.len() as u64);
+            let mended = bad.iter().filter(|at| !refused.contains(at)).count();
+            add(&self.counters.superblock_repairs, mended as u64);
         }
         Ok(done)
     }

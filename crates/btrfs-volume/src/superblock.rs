@@ -15,6 +15,9 @@ use tracing::warn;
 /// Bytes from each copy's start on that the allocators of the format keep clear.
 pub const SUPER_EXCLUDED: u64 = btrfs_disk::ids::STRIPE_LEN;
 
+/// Where the one is that the kernel reads.
+pub(crate) const FIRST: u64 = COPIES[0];
+
 /// Offsets of the copies that a volume of `total_bytes` has.
 pub fn super_copies(total_bytes: u64) -> impl Iterator<Item = u64> {
     COPIES.into_iter().filter(move |at| at + SUPER_SIZE as u64 <= total_bytes)
@@ -34,6 +37,22 @@ pub(crate) struct Chosen {
 pub(crate) struct Stale {
     pub opened: Superblock,
     pub copies: Vec<u64>,
+}
+
+/// What there is to know of the copies between two that are written.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// To be mended before the next one.
+    pub stale: Option<Stale>,
+    /// Not the first one: places that the device refused last. What they say, if anything, is older.
+    pub refused: Vec<u64>,
+}
+
+/// What is bad may be refused as well, and the device is to tell that at once.
+pub(crate) fn may_be_refused(refused: &mut Vec<u64>, bad: &[u64]) {
+    refused.extend(bad.iter().filter(|at| **at != FIRST));
+    refused.sort_unstable();
+    refused.dedup();
 }
 
 enum Found {

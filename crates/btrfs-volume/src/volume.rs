@@ -9,7 +9,7 @@
 use crate::chunk_map::{ChunkInfo, ChunkMap, DeviceId, Mapping};
 use crate::counters::{Counters, VolumeCounters};
 use crate::start::{self, Start};
-use crate::superblock::Stale;
+use crate::superblock::{Copies, Stale};
 use crate::{features, load, superblock};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::{compat_ro, incompat};
@@ -49,8 +49,8 @@ pub struct Volume {
     /// What the copies on the device say: that of the last commit, with the log that it leads to by now. Changed
     /// with `commit` held.
     pub(crate) written: RwLock<Arc<Superblock>>,
-    /// Held while superblock copies are written. What is to be mended before the next one.
-    pub(crate) commit: Mutex<Option<Stale>>,
+    /// Held while superblock copies are written.
+    pub(crate) commit: Mutex<Copies>,
     /// Incompat bits that every superblock has from now on.
     pub(crate) announced: AtomicU64,
     pub(crate) announced_ro: AtomicU64,
@@ -129,7 +129,7 @@ impl Volume {
         let mut volume = Volume {
             geometry: sb.geometry()?,
             chunks: RwLock::new(Rank::ChunkMap, map),
-            commit: Mutex::new(Rank::SuperblockCommit, stale),
+            commit: Mutex::new(Rank::SuperblockCommit, Copies { stale, ..Copies::default() }),
             announced: AtomicU64::new(0),
             announced_ro: AtomicU64::new(0),
             repair: RwLock::new(Rank::Repair, ()),

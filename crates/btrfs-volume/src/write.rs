@@ -9,11 +9,13 @@
 //! A crash between the first copy and the others leaves these behind. Before the first is
 //! written over again they must say what it says, durably: they are what the volume falls
 //! back to should that write be torn, and what an older one leads to (nodes that its
-//! successor freed, a log without the last fsync) may be overwritten by then.
+//! successor freed, a log without the last fsync) may be overwritten by then. But one that
+//! the device refuses is done without, and tried again with the next: a bad sector under it
+//! is no reason to give up a volume whose first copy can be written, as the kernel has it.
 
 use crate::counters::add;
-use crate::superblock::{Stale, super_copies};
-use crate::{SUPER_EXCLUDED, Volume};
+use crate::superblock::{Copies, FIRST, super_copies};
+use crate::{SUPER_EXCLUDED, Volume, superblock};
 use btrfs_disk::{Corrupt, Error, Logical, Physical, Result, Superblock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -137,10 +139,10 @@ impl Volume {
     /// flushed what it points to.
     pub fn commit_superblock(&self, mut sb: Superblock) -> Result<()> {
         self.check_writable()?;
-        let mut stale = self.commit.lock();
-        self.mend(&mut stale)?;
+        let mut copies = self.commit.lock();
+        self.mend(&mut copies)?;
         self.say_announced(&mut sb);
-        self.write_copies(&sb, |_| true)?;
+        self.write_copies(&mut copies.refused, &sb, |_| true)?;
         let sb = Arc::new(sb);
         *self.written.write() = sb.clone();
         *self.superblock.write() = sb;
@@ -161,12 +163,12 @@ impl Volume {
     /// torn by the write after this, they lead to this log.
     pub fn write_log_root(&self, root: Logical, level: u8) -> Result<()> {
         self.check_writable()?;
-        let mut stale = self.commit.lock();
-        self.mend(&mut stale)?;
+        let mut copies = self.commit.lock();
+        self.mend(&mut copies)?;
         let mut sb = Superblock::clone(&self.superblock());
         (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
         self.say_announced(&mut sb);
-        self.write_copies(&sb, |_| true)?;
+        self.write_copies(&mut copies.refused, &sb, |_| true)?;
         *self.written.write() = Arc::new(sb);
         Ok(())
     }
@@ -180,31 +182,61 @@ impl Volume {
     }
 
     /// Copies that are right are not touched: of them may be but one.
-    fn mend(&self, stale: &mut Option<Stale>) -> Result<()> {
-        let Some(Stale { opened, copies }) = stale else { return Ok(()) };
-        self.write_copies(opened, |at| copies.contains(&at))?;
+    fn mend(&self, Copies { stale, refused }: &mut Copies) -> Result<()> {
+        let Some(of_these) = stale else { return Ok(()) };
+        let (opened, mut copies) = (&of_these.opened, of_these.copies.clone());
+        superblock::may_be_refused(refused, &copies);
+        self.write_copies(refused, opened, |at| copies.contains(&at))?;
         self.flush()?;
-        add(&self.counters.superblock_repairs, copies.len() as u64);
-        warn!(
-            device = %self.dev.name(), offsets = ?copies, generation = opened.generation().0,
-            "superblock copies that a crash or damage left behind were rewritten"
-        );
+        if !refused.is_empty() {
+            let device = self.dev.name();
+            warn!(%device, offsets = ?refused, "superblock copies are refused, and done without");
+        }
+        copies.retain(|at| !refused.contains(at));
+        if !copies.is_empty() {
+            add(&self.counters.superblock_repairs, copies.len() as u64);
+            warn!(
+                device = %self.dev.name(), offsets = ?copies, generation = opened.generation().0,
+                "superblock copies that a crash or damage left behind were rewritten"
+            );
+        }
         *stale = None;
         Ok(())
     }
 
-    /// The first copy, flush, the others; of each only if it is `wanted`. With `commit` held.
-    pub(crate) fn write_copies(&self, sb: &Superblock, wanted: impl Fn(u64) -> bool) -> Result<()> {
-        let write = |at| match wanted(at) {
-            true => self.write_physical(Physical(at), &[&sb.to_bytes(at)?]),
-            false => Ok(()),
-        };
+    /// The first copy, flush, the others; of each only if it is `wanted`. With `commit` held. Others than the
+    /// first one may be `refused`.
+    pub(crate) fn write_copies(
+        &self,
+        refused: &mut Vec<u64>,
+        sb: &Superblock,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Result<()> {
         self.check_going()?;
-        let mut copies = super_copies(sb.fields.dev_item.total_bytes);
-        copies.next().map_or(Ok(()), write)?;
+        let all = super_copies(sb.fields.dev_item.total_bytes);
+        let (first, others): (Vec<u64>, Vec<u64>) = all.partition(|at| *at == FIRST);
+        for at in first.into_iter().filter(|at| wanted(*at)) {
+            self.write_physical(Physical(at), &[&sb.to_bytes(at)?])?;
+        }
         // Also where the first one is right already: the device may have it in a cache alone.
         self.flush()?;
-        copies.try_for_each(write)
+        for at in others.into_iter().filter(|at| wanted(*at)) {
+            self.write_other_copy(refused, at, &sb.to_bytes(at)?);
+        }
+        Ok(())
+    }
+
+    /// One that was refused before tells at once whether it is again, also where a device tells late.
+    fn write_other_copy(&self, refused: &mut Vec<u64>, at: u64, bytes: &[u8]) {
+        let through = refused.contains(&at);
+        match self.write_one(Physical(at), &[bytes], Of::Apart { through }) {
+            Ok(()) => refused.retain(|place| *place != at),
+            Err(_) if through => {}
+            Err(error) => {
+                refused.push(at);
+                warn!(%error, "a copy of the superblock is refused, and done without");
+            }
+        }
     }
 
     /// Tells the device that a range's content is no longer needed.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use blockdev::FileDevice;
+use blockdev::{FileDevice, Sticky};
 use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_disk::superblock::SUPER_SIZE;
 use btrfs_disk::{Error, Generation, Superblock};
@@ -11,6 +11,7 @@ use btrfs_volume::{OpenOptions, Volume};
 use common::*;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 const FIRST: u64 = 64 << 10;
@@ -184,4 +185,58 @@ fn equal_copies_and_volumes_that_must_not_be_written_stay_untouched() {
         assert!(matches!(volume.mend_superblocks(), Err(Error::ReadOnly(_))));
         assert_eq!(dev.hook.take(), []);
     }
+}
+
+/// Neither reads nor writes the place of the second copy, as long as that is so.
+struct BadSector(AtomicBool);
+
+impl RequestHook for BadSector {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        let (at, len) = match request {
+            Request::Read { offset, len } => (offset, len as u64),
+            Request::Write { offset, pieces } => {
+                (offset, pieces.iter().map(|piece| piece.len() as u64).sum())
+            }
+            _ => return go_on(),
+        };
+        if self.0.load(Ordering::SeqCst) && at < SECOND + 4096 && SECOND < at + len {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        go_on()
+    }
+}
+
+/// The kernel goes on as long as it can write the first one.
+#[test]
+fn a_second_copy_that_the_device_refuses_is_done_without() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (path, _) = fresh(&scratch);
+    let bad = BadSector(AtomicBool::new(true));
+    let below = Sticky::new(device(&path));
+    let dev = Arc::new(Sticky::new(Hooked { below, hook: bad }));
+    let commit = |volume: &Volume| {
+        let mut next = (*volume.superblock()).clone();
+        next.fields.generation.0 += 1;
+        volume.write_log_root(next.fields.root, 0).expect("a log");
+        volume.commit_superblock(next.clone()).expect("a commit");
+        assert_eq!(super_at(&path, FIRST).generation(), next.generation());
+        assert_ne!(super_at(&path, SECOND).generation(), next.generation());
+    };
+    for round in 0..2 {
+        let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
+        volume.mend_superblocks().expect("the first one is right");
+        commit(&volume);
+        commit(&volume);
+        let counted = volume.counters();
+        // Each commit and each log make one try, and the mount its own.
+        assert_eq!((counted.write_errors, counted.superblock_repairs), (5, 0), "round {round}");
+    }
+    let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
+    commit(&volume);
+    dev.device().hook.0.store(false, Ordering::SeqCst);
+    volume.write_log_root(volume.superblock().fields.root, 0).expect("a log");
+    assert!(equal(&path), "the next one is there again");
 }

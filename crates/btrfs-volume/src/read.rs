@@ -1,6 +1,7 @@
 //! Verified reads: the first good copy answers, bad ones are counted and rewritten.
 //!
-//! A repair happens only where a verified copy is at hand, holds every writer off, and
+//! A repair happens only where a verified copy is at hand (of content without a checksum, one that can be read where
+//! another cannot), holds every writer off, and
 //! looks again before it writes: an address that was freed and written anew between
 //! the failed read and the repair is left alone.
 
@@ -141,20 +142,23 @@ impl Volume {
         }
     }
 
+    /// All of it at once if the first copy can be read, else each sector from whichever copy can.
     fn read_any(&self, logical: Logical, buf: &mut [u8]) -> Result<()> {
         let mapping = self.map(logical, buf.len() as u64)?;
-        let mut failure: Option<Error> = None;
-        for at in mapping.copies() {
-            match self.read_physical(*at, buf) {
-                Ok(()) => return Ok(()),
-                Err(error) => {
-                    self.complain(logical, *at, &error);
-                    failure.get_or_insert(error);
-                }
-            }
+        let Some(first) = mapping.copies().first() else {
+            return Err(Corrupt::new("chunk without copies").at(logical).into());
+        };
+        if self.read_physical(*first, buf).is_ok() {
+            return Ok(());
         }
-        add(&self.counters.unrecoverable, 1);
-        Err(failure.unwrap_or_else(|| Error::corrupt("chunk without copies")))
+        let sector = self.geometry.sector_size as usize;
+        for (i, part) in buf.chunks_mut(sector).enumerate() {
+            let offset = (i * sector) as u64;
+            let copies: Vec<Physical> =
+                mapping.copies().iter().map(|at| Physical(at.0 + offset)).collect();
+            self.read_sector(logical.offset(offset), &copies, part, None)?;
+        }
+        Ok(())
     }
 
     fn read_verified(&self, logical: Logical, buf: &mut [u8], sums: &[u8]) -> Result<()> {
@@ -177,7 +181,7 @@ impl Volume {
             let offset = (i * sector) as u64;
             let copies: Vec<Physical> =
                 mapping.copies().iter().map(|at| Physical(at.0 + offset)).collect();
-            self.read_sector(logical.offset(offset), &copies, part, sum)?;
+            self.read_sector(logical.offset(offset), &copies, part, Some(sum))?;
         }
         Ok(())
     }
@@ -186,9 +190,15 @@ impl Volume {
         self.geometry.csum.digest(sector)[..sum.len()] == *sum
     }
 
-    pub(crate) fn sector_copy(&self, at: Physical, buf: &mut [u8], sum: &[u8]) -> Result<()> {
+    /// A sector as one copy has it; without a checksum it is good if it can be read.
+    pub(crate) fn sector_copy(
+        &self,
+        at: Physical,
+        buf: &mut [u8],
+        sum: Option<&[u8]>,
+    ) -> Result<()> {
         self.read_physical(at, buf)?;
-        if self.matches(buf, sum) {
+        if sum.is_none_or(|sum| self.matches(buf, sum)) {
             return Ok(());
         }
         Err(Corrupt::new("data fails its checksum").kind(DamageKind::Content).into())
@@ -200,13 +210,15 @@ impl Volume {
         logical: Logical,
         copies: &[Physical],
         buf: &mut [u8],
-        sum: &[u8],
+        sum: Option<&[u8]>,
     ) -> Result<()> {
         let mut failure: Option<Error> = None;
         for (mirror, at) in copies.iter().enumerate() {
             let error = match self.sector_copy(*at, buf, sum) {
                 Ok(()) => {
-                    for bad in &copies[..mirror] {
+                    // Of less than a sector nothing is written.
+                    let whole = buf.len() == self.geometry.sector_size as usize;
+                    for bad in copies[..mirror].iter().filter(|_| whole) {
                         self.repair_sector(logical, *bad, *at, sum);
                     }
                     return Ok(());
@@ -230,12 +242,13 @@ impl Volume {
         logical: Logical,
         bad: Physical,
         good: Physical,
-        sum: &[u8],
+        sum: Option<&[u8]>,
     ) {
         let _alone = self.repair.write();
         if !self.repairs() {
             return;
         }
+        // Who writes does so in both copies, and is held off: they are of one time.
         let mut buf = vec![0; self.geometry.sector_size as usize];
         if self.sector_copy(bad, &mut buf, sum).is_ok() {
             return;

@@ -172,9 +172,8 @@ impl Volume {
                 let logical = logical.offset((i * sector) as u64);
                 let what = Corrupt::new("content fails its checksum, or cannot be read");
                 self.complain(logical, at(copy), &Error::Corrupt(what.at(logical)));
-                // Nothing says which of two copies without a checksum is right.
-                let mended = good.filter(|_| known[i]).is_some_and(|good| {
-                    let sum = &sums[i * size..][..size];
+                let mended = good.is_some_and(|good| {
+                    let sum = known[i].then(|| &sums[i * size..][..size]);
                     !repair || self.mend_sector(logical, (at(copy), at(good)), sum)
                 });
                 done.ended(mended, 1);
@@ -191,7 +190,14 @@ impl Volume {
         }
     }
 
-    fn mend_sector(&self, logical: Logical, (bad, good): (Physical, Physical), sum: &[u8]) -> bool {
+    /// Without a checksum what can be read is good, as in the kernel: of copies that differ nothing says which is
+    /// right, and none of them is bad.
+    fn mend_sector(
+        &self,
+        logical: Logical,
+        (bad, good): (Physical, Physical),
+        sum: Option<&[u8]>,
+    ) -> bool {
         self.repair_sector(logical, bad, good, sum);
         let mut buf = vec![0; self.geometry.sector_size as usize];
         self.sector_copy(bad, &mut buf, sum).is_ok()

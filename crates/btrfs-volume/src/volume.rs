@@ -238,10 +238,10 @@ impl Volume {
         !self.read_only
     }
 
-    /// While `held`, bad copies are not repaired.
+    /// While `held`, bad copies are not repaired, and the device is told of nothing that is not needed any more.
     pub fn hold_repairs(&self, held: bool) {
         self.repairs_held.store(held, Ordering::SeqCst);
-        // One that is at work ends first.
+        // Who is at work ends first.
         drop(self.repair.write());
     }
 
@@ -265,10 +265,12 @@ impl Volume {
         }
     }
 
+    pub(crate) fn is_held(&self) -> bool {
+        self.repairs_held.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn repairs(&self) -> bool {
-        self.writable()
-            && !self.repairs_held.load(Ordering::SeqCst)
-            && !self.stopped.load(Ordering::SeqCst)
+        self.writable() && !self.is_held() && !self.stopped.load(Ordering::SeqCst)
     }
 
     /// What it is on.

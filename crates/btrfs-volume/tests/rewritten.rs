@@ -121,3 +121,22 @@ fn a_read_does_as_well() {
     read().expect("the other copy");
     assert_eq!(*dev.hook.0.lock().expect("lock"), [copies[0]], "nothing is written now");
 }
+
+/// Who comes to it late, by roots that were held meanwhile, writes nothing either.
+#[test]
+fn what_holds_repairs_holds_discards() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let path = scratch.mkfs("image", 256 * MIB, &["-d", "dup"]);
+    let World { volume, at, copies, content, .. } = world(&path);
+    volume.hold_repairs(true);
+    volume.discard(at, content.len() as u64).expect("nobody is worse off");
+    for copy in &copies {
+        assert!(read_bytes(&path, *copy, content.len()) == content);
+    }
+    volume.hold_repairs(false);
+    volume.discard(at, content.len() as u64).expect("a discard");
+    assert!(read_bytes(&path, copies[0], content.len()) != content);
+}

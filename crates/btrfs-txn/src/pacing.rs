@@ -13,7 +13,8 @@
 //!
 //! What it does not know: who adds, what a commit is, and when one comes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use locks::thread_number;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest rest of one operation.
@@ -53,6 +54,8 @@ pub struct Pacing {
     commit_ns: AtomicU64,
     /// When the commit at work began, in nanoseconds since `start`, later by what it has rested.
     began: AtomicU64,
+    /// The number of the thread that is at it.
+    thread: AtomicUsize,
     /// The KiB of its delta; none if none is at work, or if they are too few to say anything.
     merging: AtomicU64,
     /// The delta's bytes when somebody paid last.
@@ -64,8 +67,8 @@ pub struct Pacing {
 impl Default for Pacing {
     fn default() -> Pacing {
         let (began, merging, paid, paid_until) = Default::default();
-        let commit_ns = AtomicU64::new(NS_OF_A_KIB);
-        Pacing { start: Instant::now(), commit_ns, began, merging, paid, paid_until }
+        let (commit_ns, thread) = (AtomicU64::new(NS_OF_A_KIB), AtomicUsize::new(usize::MAX));
+        Pacing { start: Instant::now(), commit_ns, began, thread, merging, paid, paid_until }
     }
 }
 
@@ -86,6 +89,7 @@ impl Work<'_> {
 impl Drop for Work<'_> {
     fn drop(&mut self) {
         self.0.merging.store(0, Ordering::Relaxed);
+        self.0.thread.store(usize::MAX, Ordering::Relaxed);
     }
 }
 
@@ -98,13 +102,18 @@ impl Pacing {
 
     fn begins_at(&self, bytes: u64, now: u64) {
         self.began.store(now, Ordering::Relaxed);
+        self.thread.store(thread_number(), Ordering::Relaxed);
         // A small one says more of the device's flushes.
         let merging = if bytes >= 1 << 20 { bytes >> 10 } else { 0 };
         self.merging.store(merging, Ordering::Relaxed);
     }
 
-    /// The commit at work left the processor to others.
+    /// The caller left the processor to others. Where he is not the commit at work (a scrub, what is freed behind
+    /// another one) its time is not shorter for that.
     pub fn rested(&self, rest: Duration) {
+        if self.thread.load(Ordering::Relaxed) != thread_number() {
+            return;
+        }
         self.began.fetch_add(u64::try_from(rest.as_nanos()).unwrap_or(0), Ordering::Relaxed);
     }
 
@@ -289,5 +298,19 @@ mod tests {
         assert_eq!(pacing.price(3 * second), second / 10_240);
         drop(Work(&pacing));
         assert_eq!(pacing.price(3 * second), NS_OF_A_KIB, "none is at work");
+    }
+
+    #[test]
+    fn rests_of_others_make_no_commit_faster() {
+        let pacing = Pacing::default();
+        let second = 1_000_000_000;
+        pacing.begins_at(10 * MIB, second);
+        std::thread::scope(|scope| {
+            scope.spawn(|| pacing.rested(Duration::from_secs(1)));
+        });
+        assert_eq!(pacing.price(3 * second), 2 * second / 10_240);
+        drop(Work(&pacing));
+        pacing.rested(Duration::from_secs(1));
+        assert_eq!(pacing.began.load(Ordering::Relaxed), second, "none is at work");
     }
 }

@@ -96,7 +96,8 @@ pub struct WriteFlags {
     /// durable; a write that failed has changed nothing.
     pub direct: bool,
     /// The kernel sends what it had in its cache. Who stored it through a map keeps file capabilities, and who
-    /// wrote it has taken them away then.
+    /// wrote it has taken them away then. It begins with a page, so with what may be there already, and several
+    /// parts are under way at once, in any order. What is refused is lost.
     pub cached: bool,
 }
 

@@ -6,6 +6,7 @@ mod attr;
 mod covered;
 mod dir_names;
 mod dirty;
+mod gaps;
 mod heard;
 mod locked;
 mod orphans;
@@ -16,6 +17,7 @@ mod table;
 pub(crate) use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
 pub(crate) use dir_names::DirNames;
 pub(crate) use dirty::{Dirty, Pieces};
+pub(crate) use gaps::Gaps;
 pub(crate) use heard::Heard;
 pub(crate) use locked::Locked;
 pub(crate) use orphans::{

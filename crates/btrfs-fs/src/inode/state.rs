@@ -7,7 +7,7 @@
 //!   times of buffered writes, which follow when the data lands (`item_dirty`);
 //! * `loaded` is false only while the loader holds the lock, or after loading failed.
 
-use super::{DirNames, Dirty, Heard, ReportedBlocks};
+use super::{DirNames, Dirty, Gaps, Heard, ReportedBlocks};
 use crate::ino::InodeId;
 use crate::options::Method;
 use btrfs_disk::items::{InodeItem, inode_flags};
@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub item_dirty: bool,
     /// The device refused content of this file, and there may be who has not heard of it.
     pub(crate) refused: Option<Box<Heard>>,
+    /// Of a file that may only grow: what the kernel's cache has passed over.
+    pub(crate) gaps: Option<Box<Gaps>>,
     /// It becomes a file with fs-verity: its content stays as it is.
     pub(crate) making_verity: bool,
     /// Made without a name (`O_TMPFILE`): `link` may give it its first one.
@@ -191,7 +193,7 @@ impl State {
         let has_name = self.item.nlink > 0 && !self.orphan.is_one() && !self.linkable;
         let has_landed = self.dirty.is_none() && self.pending_from.is_none() && !self.item_dirty;
         let settled = self.refused.is_none() && !self.no_inline && !self.making_verity;
-        self.usable().is_ok() && has_name && has_landed && settled
+        self.usable().is_ok() && has_name && has_landed && settled && self.gaps.is_none()
     }
 
     pub(crate) fn is_dir(&self) -> bool {

@@ -54,7 +54,7 @@ fn write_locked(
     let state = &mut *state;
     // It may have changed before it was locked.
     let Some(fit) = engine.writeback.fits(state, offset, encoded) else { return Ok(false) };
-    prepare(engine, inode, state, (offset, WriteFlags::default()), budget)?;
+    prepare(engine, inode, state, (offset, encoded.content(), WriteFlags::default()), budget)?;
     take_capability(engine, inode, state)?;
     state.item_dirty = true;
     let (room, kind) = (engine.writeback.room_for(encoded), encoded.compression());

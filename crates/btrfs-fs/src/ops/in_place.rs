@@ -6,6 +6,7 @@
 //!
 //! What it does not know: why there is no other room.
 
+use super::append;
 use super::io::{check_file, prepare, replace, take_privileges, whole_sectors};
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -89,7 +90,8 @@ fn write_locked(
         return Ok(Tried::Lacks);
     }
     let mut nothing = engine.reservations.hold_dirty(0, None);
-    prepare(engine, inode, state, (offset, flags), &mut nothing)?;
+    let size = state.item.size;
+    prepare(engine, inode, state, (offset, data, flags), &mut nothing)?;
     take_privileges(engine, inode, state, flags)?;
     let stored = runs.into_iter().try_for_each(|run| {
         let (from, to) = (run.start.max(offset), run.end.min(offset + data.len() as u64));
@@ -97,6 +99,9 @@ fn write_locked(
         write_run(engine, inode, state, (from, part), flags)
     });
     state.item_dirty = true;
+    if stored.is_ok() && whole {
+        append::wrote(state, size, offset..offset + data.len() as u64, flags);
+    }
     engine.writeback.note_written(inode, state, data.len() as u64);
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     stored.map(|()| if whole { Tried::Written(wants_sync) } else { Tried::Lacks })

@@ -4,6 +4,7 @@
 //! since gathering them would only copy them once more. Direct ones (O_DIRECT) go straight to an
 //! extent and through to the device, whatever their length: one that fails has changed no content.
 
+use super::append;
 use super::behind_end::drop_content_behind_end;
 use super::in_place;
 use super::truncate::zero_tail;
@@ -151,7 +152,8 @@ fn write_locked(
     let straight = flags.direct || !short(data.len() as u64);
     let (_still, mut state) = lock_for(engine, inode, offset, straight)?;
     check_file(&state)?;
-    prepare(engine, inode, &mut state, (offset, flags), budget)?;
+    let size = state.item.size;
+    prepare(engine, inode, &mut state, (offset, data, flags), budget)?;
     take_privileges(engine, inode, &mut state, flags)?;
     let write = if flags.direct { write_direct } else { write_content };
     let result = write(engine, inode, &mut state, offset, data, budget);
@@ -163,6 +165,9 @@ fn write_locked(
     };
     state.item_dirty = true;
     engine.writeback.note_written(inode, &state, data.len() as u64);
+    if result.is_ok() {
+        append::wrote(&mut state, size, offset..offset + data.len() as u64, flags);
+    }
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)
 }
@@ -239,10 +244,10 @@ pub(super) fn prepare(
     engine: &Engine,
     inode: &Ref<Inode>,
     state: &mut State,
-    (offset, flags): (u64, WriteFlags),
+    (offset, data, flags): (u64, &[u8], WriteFlags),
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
-    match offset == state.item.size {
+    match append::appends(engine, inode, state, (offset, data), flags)? {
         true => state.content_changes()?,
         false => state.content_is_replaced()?,
     }

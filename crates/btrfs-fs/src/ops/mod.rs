@@ -2,6 +2,7 @@
 //! permissions of the format, reserve, lock inodes, read, enter the epoch, change, leave.
 
 pub(crate) mod access;
+mod append;
 pub(crate) mod attr;
 mod behind_end;
 pub(crate) mod copy;

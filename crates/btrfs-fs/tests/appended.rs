@@ -1,0 +1,87 @@
+//! What the kernel's cache writes to a file that may only grow (`chattr +a`): it begins with the page that the file
+//! ended in, and several parts of what was appended are under way at once.
+
+mod common;
+
+use btrfs_fs::BtrfsFs;
+use common::{CX, Image, close_and_judge, errno, new_file};
+use testkit::ops::Rng;
+use vfs::{FileSystem, Ino, WriteFlags};
+
+const APPEND: u32 = 0x20;
+const CACHED: WriteFlags =
+    WriteFlags { cached: true, direct: false, kill_priv: false, sync: false };
+const MOST: usize = 1 << 20;
+
+fn append_only(fs: &BtrfsFs, name: &str, content: &[u8]) -> Ino {
+    let ino = new_file(fs, name, content);
+    fs.set_flags(&CX, ino, APPEND).expect("chattr +a");
+    ino
+}
+
+fn cached(fs: &BtrfsFs, ino: Ino, at: usize, content: &[u8]) -> i32 {
+    errno(fs.write(&CX, ino, at as u64, content, CACHED))
+}
+
+fn content(fs: &BtrfsFs, ino: Ino) -> Vec<u8> {
+    let mut content = vec![0; fs.getattr(ino).expect("there").size as usize];
+    fs.read(ino, 0, &mut content).expect("read");
+    content
+}
+
+fn random(rng: &mut Rng, len: usize) -> Vec<u8> {
+    // Some of it zeros, as a gap has.
+    (0..len).map(|_| (rng.next_u64() & 3) as u8).collect()
+}
+
+#[test]
+fn pages_begin_with_what_is_there() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ino = append_only(&fs, "file", b"");
+    assert_eq!(cached(&fs, ino, 0, b"a"), 0);
+    assert_eq!(cached(&fs, ino, 0, b"ab"), 0);
+    fs.sync().expect("sync");
+    assert_eq!(cached(&fs, ino, 0, b"abc"), 0);
+    assert_eq!(content(&fs, ino), b"abc");
+    for other in [&b"abd"[..], b"xbcd", b"\0bcd", b"x"] {
+        assert_eq!(cached(&fs, ino, 0, other), libc::EPERM, "{other:?}");
+    }
+    let uncached = |at, content| errno(fs.write(&CX, ino, at, content, Default::default()));
+    assert_eq!((uncached(0, b"abcd"), uncached(7, b"x")), (libc::EPERM, libc::EPERM));
+    assert_eq!(content(&fs, ino), b"abc");
+    close_and_judge(&image, fs);
+}
+
+/// As the kernel sends a file that has grown by much, in any order.
+#[test]
+fn parts_come_in_any_order() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    for seed in common::seeds(1, 8) {
+        let mut rng = Rng::new(seed);
+        let mut whole = random(&mut rng, 100 + seed as usize * 5000);
+        let ino = append_only(&fs, &format!("file-{seed}"), &whole);
+        for _ in 0..3 {
+            let start = whole.len() / 4096 * 4096;
+            let more = 1 + rng.below(9 << 20) as usize;
+            whole.extend(random(&mut rng, more));
+            let mut parts: Vec<usize> = (start..whole.len()).step_by(MOST).collect();
+            while !parts.is_empty() {
+                let at = parts.swap_remove(rng.below(parts.len() as u64) as usize);
+                let part = &whole[at..whole.len().min(at + MOST)];
+                assert_eq!(cached(&fs, ino, at, part), 0, "seed {seed}: at {at}");
+                if rng.chance(5) {
+                    fs.sync().expect("sync");
+                }
+            }
+            assert!(content(&fs, ino) == whole, "seed {seed}");
+        }
+        // All of it is there, so nothing of it changes any more.
+        let at = rng.below(whole.len() as u64) as usize / 4096 * 4096;
+        let mut other = whole[at..whole.len().min(at + 4096)].to_vec();
+        *other.last_mut().expect("a byte") ^= 4;
+        assert_eq!(cached(&fs, ino, at, &other), libc::EPERM, "seed {seed}: at {at}");
+    }
+    close_and_judge(&image, fs);
+}

@@ -6,8 +6,6 @@
 //! What it does not know: what operations do, and what a reservation is made of
 //! (`crate::reserve`).
 
-#[cfg(test)]
-mod kept_tests;
 mod pace;
 mod search;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Removals that look for the last room, on a small volume in memory.
 
+mod kept;
+
 use crate::BtrfsFs;
 use crate::reserve::Cost;
 use crate::reserve::tests::{volume, volume_on};
@@ -10,13 +12,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use vfs::{Context, FileKind, FileSystem, Ino};
 
-pub(super) const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 
-pub(super) fn name(number: u64) -> Vec<u8> {
+fn name(number: u64) -> Vec<u8> {
     format!("a-file-with-a-name-of-some-length-{number}").into_bytes()
 }
 
-pub(super) fn create(fs: &BtrfsFs, number: u64) -> Ino {
+fn create(fs: &BtrfsFs, number: u64) -> Ino {
     let made = fs.mknod(&CX, fs.root(), &name(number), FileKind::File, 0o644, 0);
     made.expect("create").attr.ino
 }
@@ -25,11 +27,11 @@ fn write(fs: &BtrfsFs, ino: Ino) {
     fs.write(&CX, ino, 0, b"a few bytes", Default::default()).expect("write");
 }
 
-pub(super) fn unlink(fs: &BtrfsFs, number: u64) -> vfs::Result<()> {
+fn unlink(fs: &BtrfsFs, number: u64) -> vfs::Result<()> {
     fs.unlink(&CX, fs.root(), &name(number))
 }
 
-pub(super) fn stat(fs: &BtrfsFs, name: &str) -> u64 {
+fn stat(fs: &BtrfsFs, name: &str) -> u64 {
     fs.stats().into_iter().find(|stat| stat.name == name).expect("a counter").value
 }
 
@@ -58,7 +60,7 @@ fn what_is_erased_behind_a_commit_looks_for_no_room() {
 }
 
 /// All metadata that ordinary operations could still have.
-pub(super) fn all_ordinary(fs: &BtrfsFs) -> MetadataReservation {
+fn all_ordinary(fs: &BtrfsFs) -> MetadataReservation {
     let space = &fs.engine.core.space;
     while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("a chunk of data") {}
     // Nothing of what is kept: a commit may begin at any time.
@@ -80,13 +82,13 @@ fn many_files() -> (BtrfsFs, Vec<Ino>) {
     with_files(FILES)
 }
 
-pub(super) fn with_files(count: u64) -> (BtrfsFs, Vec<Ino>) {
+fn with_files(count: u64) -> (BtrfsFs, Vec<Ino>) {
     let fs = volume(256, 4096);
     let inos = make_files(&fs, count);
     (fs, inos)
 }
 
-pub(super) fn make_files(fs: &BtrfsFs, count: u64) -> Vec<Ino> {
+fn make_files(fs: &BtrfsFs, count: u64) -> Vec<Ino> {
     let inos: Vec<Ino> = (0..count).map(|number| create(fs, number)).collect();
     // The last chunk of data is not empty, to be given up for metadata.
     fs.write(&CX, inos[0], 0, &[1; 100_000], Default::default()).expect("write");
@@ -94,14 +96,14 @@ pub(super) fn make_files(fs: &BtrfsFs, count: u64) -> Vec<Ino> {
     inos
 }
 
-pub(super) fn assert_kept(fs: &BtrfsFs) {
+fn assert_kept(fs: &BtrfsFs) {
     for name in ["commit.unkept", "commit.unpaid_nodes", "commit.short", "commit.over_promise"] {
         assert_eq!(stat(fs, name), 0, "{name}");
     }
 }
 
 /// All that was acknowledged has room, whatever of it is in memory; `rest` was held against it.
-pub(super) fn end(fs: &BtrfsFs, inos: &[Ino], rest: MetadataReservation, kept: &str) {
+fn end(fs: &BtrfsFs, inos: &[Ino], rest: MetadataReservation, kept: &str) {
     fs.sync().expect(kept);
     assert_kept(fs);
     drop(rest);
@@ -224,10 +226,10 @@ fn content_without_a_name_that_outgrows_its_room_lands() {
 
 /// Calls something in the midst of a write, once.
 #[derive(Default)]
-pub(super) struct Interruption(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+struct Interruption(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Interruption {
-    pub(super) fn meanwhile(&self, work: impl FnOnce() + Send + 'static) {
+    fn meanwhile(&self, work: impl FnOnce() + Send + 'static) {
         *self.0.lock().expect("unpoisoned") = Some(Box::new(work));
     }
 }

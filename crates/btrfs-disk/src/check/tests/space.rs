@@ -194,15 +194,6 @@ fn bad_roots_are_refused() {
 fn bad_extent_items_are_refused() {
     let at = |start, kind, len, data| vec![(key(start, kind, len), data)];
     let (e, m) = (kind::EXTENT_ITEM, kind::METADATA_ITEM);
-    let tree = || InlineRef::TreeBlock { root: SUBVOL };
-    let data = |refs, inline| at(4096, e, 4096, extent(refs, DATA, None, inline));
-    let block = |refs, inline| at(4096, m, 0, extent(refs, BLOCK, None, inline));
-    let of = |change: fn(&mut ExtentDataRef)| {
-        let mut r = data_ref(257, 1);
-        change(&mut r);
-        vec![InlineRef::Data(r)]
-    };
-    let shared = |parent, count| InlineRef::SharedData { parent, count };
     let mut padded = extent(1, DATA, None, vec![]);
     padded.push(0);
     refused(vec![
@@ -236,6 +227,23 @@ fn bad_extent_items_are_refused() {
         ),
         (TreeId::EXTENT, at(4096, e, 4096, vec![0; 23]), "needs 24 bytes"),
         (TreeId::EXTENT, at(4096, e, 4096, padded), "inline reference of type 0"),
+    ]);
+}
+
+#[test]
+fn extent_items_with_bad_references_are_refused() {
+    let at = |start, kind, len, data| vec![(key(start, kind, len), data)];
+    let (e, m) = (kind::EXTENT_ITEM, kind::METADATA_ITEM);
+    let tree = || InlineRef::TreeBlock { root: SUBVOL };
+    let data = |refs, inline| at(4096, e, 4096, extent(refs, DATA, None, inline));
+    let block = |refs, inline| at(4096, m, 0, extent(refs, BLOCK, None, inline));
+    let of = |change: fn(&mut ExtentDataRef)| {
+        let mut r = data_ref(257, 1);
+        change(&mut r);
+        vec![InlineRef::Data(r)]
+    };
+    let shared = |parent, count| InlineRef::SharedData { parent, count };
+    refused(vec![
         (TreeId::EXTENT, data(0, vec![]), "without references"),
         (TreeId::EXTENT, data(1, of(|r| r.count = 2)), "2 inline references of 1"),
         (TreeId::EXTENT, data(1, of(|r| r.count = 0)), "counts nothing"),

@@ -1,6 +1,6 @@
 //! What is kept for commits is there for each of them, on small volumes in memory whose room others have.
 
-use super::tests::{CX, Interruption, all_ordinary, create, end, name, stat, with_files};
+use super::{CX, Interruption, all_ordinary, create, end, name, stat, with_files};
 use crate::reserve::cost;
 use crate::reserve::tests::{volume, volume_on};
 use crate::{BtrfsFs, Caller};

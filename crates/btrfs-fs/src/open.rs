@@ -178,9 +178,11 @@ fn read_only_reason(
         return Ok(Some(match volume.starts_elsewhere() {
             true => {
                 let (shown, last) = (volume.root_generation(), volume.superblock().generation());
-                format!(
-                    "mounted read-only, with the trees of commit {shown}; those of {last} are lost"
-                )
+                let lost = match shown == last {
+                    true => "its chunk tree is lost, and an older one used".into(),
+                    false => format!("those of {last} are lost"),
+                };
+                format!("mounted read-only, with the trees of commit {shown}; {lost}")
             }
             false => "mounted read-only".into(),
         }));

@@ -11,12 +11,16 @@ use crate::options::{Options, Rescue};
 use blockdev::BlockDevice;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, Superblock, TreeId};
+use btrfs_disk::{Key, Logical, Superblock, TreeId};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot, behind_lost};
 use btrfs_txn::{Root, Roots, Trees};
-use btrfs_volume::{OpenOptions, Start, Volume, backups};
+use btrfs_volume::{OpenOptions, Start, Volume, backups, chunk_trees};
 use std::sync::Arc;
 use vfs::{FsError, Result};
+
+/// Of a lost chunk tree so many older ones are tried.
+/// Chosen, not measured.
+const CHUNK_TREES: usize = 64;
 
 /// A volume, and the trees that it is seen by.
 pub(crate) struct Opened {
@@ -30,14 +34,40 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Op
         let why = "what is damaged is made do with in read-only mounts alone";
         return Err(FsError::Unsupported(why.into()));
     }
-    let volume = Volume::open(device.clone(), of_volume(options)).fs()?;
+    let may_be_earlier = |error: &FsError| options.rescue.backup_root && error.is_of_medium();
+    let volume = match Volume::open(device.clone(), of_volume(options)).fs() {
+        Err(error) if may_be_earlier(&error) => {
+            return by_older_chunks(&device, options).ok_or(error);
+        }
+        opened => opened?,
+    };
     let superblock = volume.superblock();
     match with_trees(volume, options) {
-        Err(error) if options.rescue.backup_root && error.is_of_medium() => {
-            earlier(&device, &superblock, options).ok_or(error)
+        Err(error) if may_be_earlier(&error) => {
+            earlier(&device, &superblock, None, options).ok_or(error)
         }
         opened => opened,
     }
+}
+
+/// Where the chunk tree is lost: by what is left of an older one, with the last commit's trees or a backup's.
+fn by_older_chunks(device: &Arc<dyn BlockDevice>, options: &Options) -> Option<Opened> {
+    for at in chunk_trees(&**device, CHUNK_TREES).ok()? {
+        let start = Start { chunk_root: Some(at), ..Start::default() };
+        let Ok(volume) = Volume::look(device.clone(), &start) else { continue };
+        let superblock = volume.superblock();
+        let opened = with_trees(volume, options).ok();
+        let opened = opened.or_else(|| earlier(device, &superblock, Some(at), options));
+        if opened.is_some() {
+            let generation = superblock.fields.chunk_root_generation.0;
+            tracing::warn!(
+                generation,
+                "an earlier chunk tree is used: content in newer chunks is not found"
+            );
+            return opened;
+        }
+    }
+    None
 }
 
 fn of_volume(options: &Options) -> OpenOptions {
@@ -50,15 +80,16 @@ fn of_volume(options: &Options) -> OpenOptions {
     }
 }
 
-/// By the newest backup that can be read.
+/// By the newest backup that can be read, by the chunks that begin at `chunk_root`.
 fn earlier(
     device: &Arc<dyn BlockDevice>,
     superblock: &Superblock,
+    chunk_root: Option<Logical>,
     options: &Options,
 ) -> Option<Opened> {
     let last = superblock.generation();
     for backup in backups(superblock) {
-        let start = Start { root: Some(backup.tree_root), ..Start::default() };
+        let start = Start { root: Some(backup.tree_root), chunk_root, ..Start::default() };
         let volume = Volume::look(device.clone(), &start).ok();
         let meant = volume.filter(|volume| volume.root_generation() == backup.tree_root_gen);
         if let Some(opened) = meant.and_then(|volume| with_trees(volume, options).ok()) {

@@ -14,6 +14,7 @@ mod chunk_map;
 mod counters;
 mod features;
 mod load;
+mod older;
 mod read;
 mod scrub;
 mod start;
@@ -29,6 +30,7 @@ pub use features::{ADDRESSES_END, COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED, sizes
 /// under way. Shorter ones cost calls, longer ones made fsyncs beside a commit wait.
 pub const WRITE_WINDOW: u64 = 4 << 20;
 
+pub use older::chunk_trees;
 pub use scrub::Scrubbed;
 pub use start::{Start, backups};
 pub use superblock::{SUPER_EXCLUDED, SuperCopies, super_copies};

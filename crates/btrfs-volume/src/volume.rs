@@ -337,7 +337,7 @@ impl Volume {
     }
 }
 
-fn device_id(sb: &Superblock) -> DeviceId {
+pub(crate) fn device_id(sb: &Superblock) -> DeviceId {
     DeviceId {
         devid: sb.fields.dev_item.devid,
         uuid: sb.fields.dev_item.uuid,

@@ -175,8 +175,9 @@ fn way_out(image: &Path, subvol: &Subvol, write: bool) -> String {
     // `check` and `cp` would open it in the same way, and say the same.
     if !has_chunks(image) {
         return format!(
-            "`spinney dump-super --all {name}` shows what is left of it; where all the rest lies its \
-             chunk tree says, and without that `btrfs restore` reads nothing, either"
+            "its chunk tree cannot be read, which says where all the rest lies, and no older one is left; \
+             `btrfs restore` reads nothing without it, either. `btrfs rescue chunk-recover` may make \
+             another of what it finds on a copy of {name}"
         );
     }
     format!(

@@ -106,3 +106,52 @@ fn a_mount_shows_it_as_well() {
     }
     assert!(std::fs::read(&image.path).expect("read") == before, "nothing is written");
 }
+
+/// Made by the kernel; the chunk tree of the last commit is lost, which differs from those before in the size of the
+/// device alone. What is in the files.
+fn without_chunk_tree(name: &str) -> (Image, BTreeMap<String, Vec<u8>>) {
+    let image = Image::new(name);
+    let mount = KernelMount::new(&image.path, "noatime").expect("the kernel mounts it");
+    for n in 0..3u8 {
+        std::fs::write(mount.path().join(format!("file-{n}")), vec![n; 200_000]).expect("write");
+        let smaller =
+            format!("cd {}; btrfs filesystem resize -16M . && sync -f .", mount.path().display());
+        assert!(common::sh(&smaller).status.success());
+    }
+    let held = files(mount.path());
+    mount.unmount().expect("unmount");
+    let shown = common::sh(&format!("btrfs inspect-internal dump-super {}", image.word()));
+    let shown = text(&shown.stdout);
+    let root =
+        shown.lines().find_map(|line| line.strip_prefix("chunk_root\t")?.trim().parse().ok());
+    let root: u64 = root.expect("the chunk tree");
+    let device = std::fs::OpenOptions::new().write(true).open(&image.path).expect("open");
+    for at in common::copies(&image.path, root) {
+        device.write_all_at(&[0; 16384], at).expect("written");
+    }
+    (image, held)
+}
+
+/// Where the chunk tree is lost an older one does, where one is left; and that is what is advised.
+#[test]
+fn an_older_chunk_tree_gives_out_the_files() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let (image, held) = without_chunk_tree("older-chunks");
+    let (_, said) = failing(&["ls", &image.at("/")]);
+    assert!(said.contains("rescue=usebackuproot"), "{said}");
+    let dir = image.dir.join("copy").display().to_string();
+    let told = spinney(&["cp", "-r", "--rescue", "usebackuproot", &image.at("/"), &dir]);
+    let warned = text(&told.stderr);
+    assert!(told.status.success() && warned.contains("chunk tree is lost"), "{warned}");
+    assert!(files(Path::new(&dir)) == held);
+    let (_, said) = failing(&["check", &image.word()]);
+    let at = said.split("--chunk-root ").nth(1).and_then(|rest| rest.split(' ').next());
+    let at = at.unwrap_or_else(|| panic!("names no other: {said}"));
+    let looked = common::sh(&format!("btrfs check --force --chunk-root {at} {}", image.word()));
+    let seen = [looked.stdout, looked.stderr].concat();
+    assert!(text(&seen).contains("checking fs roots"), "{}", text(&seen));
+    let mount = Mount::new(&image, "ro,rescue=usebackuproot");
+    assert!(files(&mount.point) == held);
+    mount.umount();
+}

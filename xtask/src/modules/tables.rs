@@ -26,6 +26,7 @@ pub(super) const VOLUME: Table = &[
     ("chunk_map", &["features", "superblock"]),
     ("load", &["chunk_map"]),
     ("volume", &["counters", "features", "start", "superblock", "chunk_map", "load"]),
+    ("older", &["superblock", "chunk_map", "load", "volume"]),
     ("write", &["counters", "superblock", "volume"]),
     ("read", &["counters", "volume", "write"]),
     ("scrub", &["counters", "superblock", "volume"]),

@@ -11,12 +11,15 @@ use btrfs_disk::key::kind;
 use btrfs_disk::node::HEADER_SIZE;
 use btrfs_disk::{Expect, FixedSize, Header, Key, Logical, Superblock, TreeId};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
-use btrfs_volume::{Start, Volume};
+use btrfs_volume::{Start, Volume, chunk_trees};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of memory for nodes: each is looked at once, in the order of its tree.
 const CACHE: usize = 32 << 20;
+
+/// Of a lost chunk tree so many older ones are tried.
+const CHUNK_TREES: usize = 64;
 
 /// An open volume and the nodes read from it.
 pub struct Offline {
@@ -34,8 +37,11 @@ impl Offline {
     /// The same, beginning where `start` says.
     pub fn open_at(path: &Path, access: Access, start: &Start) -> Result<Offline> {
         let medium = image::open(path, access)?;
-        let volume = Volume::look(medium.device(), start)
-            .map_err(|e| disk_error(path, &e).remedy(opening_remedy(path, &e)))?;
+        let volume = Volume::look(medium.device(), start).map_err(|e| {
+            let remedy =
+                older_chunks(&medium, start).filter(|_| matches!(e, btrfs_disk::Error::Corrupt(_)));
+            disk_error(path, &e).remedy(remedy.unwrap_or_else(|| opening_remedy(path, &e)))
+        })?;
         let volume = Arc::new(volume);
         let store = NodeStore::new(volume.clone(), CACHE);
         Ok(Offline { medium, volume, store })
@@ -149,6 +155,20 @@ impl Offline {
 
 pub fn disk_error(path: &Path, error: &btrfs_disk::Error) -> Error {
     Error::about(path.display(), error)
+}
+
+/// The chunk tree is lost, and one of an earlier commit is left.
+fn older_chunks(medium: &Medium, start: &Start) -> Option<String> {
+    let device = medium.device();
+    let opens = |at: &Logical| {
+        Volume::look(device.clone(), &Start { chunk_root: Some(*at), ..*start }).is_ok()
+    };
+    let at = chunk_trees(&*device, CHUNK_TREES).ok()?.into_iter().find(opens)?;
+    let name = medium.path().display();
+    Some(format!(
+        "its chunk tree cannot be read; one of an earlier commit can: `btrfs check --chunk-root {at} \
+         {name}` looks by it, `spinney cp -r --rescue usebackuproot {name}:/ DIR` gives out what is found"
+    ))
 }
 
 fn opening_remedy(path: &Path, error: &btrfs_disk::Error) -> String {

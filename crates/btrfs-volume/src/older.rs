@@ -1,0 +1,51 @@
+//! Chunk trees of earlier commits: a commit that changes that tree writes its nodes anew, and what was before stays on
+//! the device until another one needs the place.
+//!
+//! For volumes whose chunk tree is lost: system chunks, which the superblock knows by itself, have nothing but its
+//! nodes. No address is ever given to another chunk, so an older tree lacks chunks and tells of gone ones, and is not
+//! wrong about any other.
+//!
+//! What it does not know: which of them are whole. Who looks by one finds out.
+
+use crate::chunk_map::ChunkMap;
+use crate::volume::device_id;
+use crate::{load, superblock};
+use blockdev::BlockDevice;
+use btrfs_disk::node::{HEADER_SIZE, Header, MAX_LEVEL};
+use btrfs_disk::{FixedSize, Logical, Physical, Result, TreeId};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// So many nodes of a chunk are looked at: 1 GiB of 16 KiB each, where no system chunk is larger than 32 MiB.
+const NODES: u64 = 1 << 16;
+
+/// Where trees may begin, and how many at most: those of more levels first, since what is below one is a part of a
+/// tree, and of these the newest.
+pub fn chunk_trees(dev: &dyn BlockDevice, most: usize) -> Result<Vec<Logical>> {
+    let sb = superblock::choose(dev)?.superblock;
+    let mut map = ChunkMap::new(device_id(&sb));
+    load::system_chunks(&sb, &mut map)?;
+    let node = u64::from(sb.geometry()?.node_size);
+    let mut found = BTreeSet::new();
+    for chunk in map.snapshot() {
+        for at in (0..(chunk.len / node).min(NODES)).map(|number| number * node) {
+            let logical = chunk.logical.offset(at);
+            let copies = chunk.stripes.iter().map(|(_, start)| Physical(start.0 + at));
+            let headers = copies.filter_map(|copy| header(dev, copy, logical));
+            let own = headers.filter(|header| header.fsid == sb.header_uuid());
+            found.extend(own.map(|h| Reverse((h.level, h.generation.0, logical))));
+        }
+    }
+    let lost = sb.fields.chunk_root;
+    let others = found.into_iter().map(|Reverse((_, _, at))| at).filter(|at| *at != lost);
+    Ok(others.take(most).collect())
+}
+
+/// What a node of the chunk tree there says of itself, which may be anything.
+fn header(dev: &dyn BlockDevice, at: Physical, logical: Logical) -> Option<Header> {
+    let mut bytes = [0; HEADER_SIZE];
+    dev.read_at(at.0, &mut bytes).ok()?;
+    let header = Header::read(&bytes).ok()?;
+    let fits = header.bytenr == logical && header.owner == TreeId::CHUNK;
+    (fits && header.level < MAX_LEVEL).then_some(header)
+}

@@ -60,11 +60,20 @@ pub(crate) fn refuse(sb: &Superblock, mends_sizes: bool) -> Result<()> {
 /// the chunk tree tell. Where that tree cannot be read, or has stripes on devices that are
 /// not here, the count is the likeliest reason.
 pub(crate) fn several_devices(sb: &Superblock, error: Error) -> Error {
-    match sb.fields.num_devices {
-        0 | 1 => error,
-        n => Error::Unsupported(format!("volume of {n} devices (multiple devices): {error}")),
+    let (count, own) = (sb.fields.num_devices, sb.fields.dev_item.devid);
+    let which = format!("volume of {count} devices, of which this is number {own}");
+    match error {
+        error if count < 2 => error,
+        // Nothing is wrong with it.
+        Error::Unsupported(said) if said == ONE_OF_SEVERAL => Error::Unsupported(format!(
+            "{which}; `mount -t btrfs` takes them all together, and with -o ro,degraded those that are left"
+        )),
+        error => Error::Unsupported(format!("{which}: {error}")),
     }
 }
+
+/// The sizes say so: the volume has more than this device.
+const ONE_OF_SEVERAL: &str = "one of several devices";
 
 pub(crate) fn is_old_dump(sb: &Superblock) -> bool {
     sb.fields.flags & FLAG_OLD_DUMP != 0
@@ -149,7 +158,7 @@ fn one_device(sb: &Superblock, mends_sizes: bool) -> Result<()> {
     let remedy = match total {
         0 => "",
         _ if mends_sizes || sizes_agree(sb) => return Ok(()),
-        _ if sb.fields.num_devices > 1 => "",
+        _ if sb.fields.num_devices > 1 => return Err(Error::Unsupported(ONE_OF_SEVERAL.into())),
         _ => " (`btrfs rescue fix-device-size` mends that)",
     };
     let volume = sb.fields.total_bytes;

@@ -219,10 +219,14 @@ fn a_second_device_is_refused_by_name() {
         let second = scratch.file("second", 128 * MIB);
         let args = ["-d", profile, "-m", profile, second.to_str().expect("utf-8")];
         let first = scratch.mkfs("first", 128 * MIB, &args);
-        for path in [&first, &second] {
+        // mkfs.btrfs is given the second one first.
+        for (path, number) in [(&first, 2), (&second, 1)] {
             let error = refusal(path);
             assert!(matches!(error, Error::Unsupported(_)), "{error}");
-            assert!(error.to_string().contains("2 devices"), "{error}");
+            let said = error.to_string();
+            let which = format!("2 devices, of which this is number {number}");
+            assert!(said.contains(&which) && said.contains("degraded"), "{said}");
+            assert!(!said.contains("damaged"), "nothing is wrong: {said}");
         }
         // The counter lies: the trees still tell.
         edit_super(&first, 64 << 10, |sb| {

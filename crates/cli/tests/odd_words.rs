@@ -162,3 +162,27 @@ fn modes_and_users_that_are_none_and_readers_that_leave() {
     assert_eq!(ended("head -c 1"), "141");
     assert_eq!(ended("cat"), "0");
 }
+
+/// Whoever names a device of several hears which one it is, and who takes what is left of them.
+#[test]
+fn one_of_several_devices_is_told_by_name() {
+    require!(btrfs_progs);
+    let image = Image::new("several");
+    let second = image.dir.join("second");
+    let make = format!(
+        "truncate -s 512M {0} && mkfs.btrfs -q -f -m raid1 -d raid1 {1} {0}",
+        second.display(),
+        image.word()
+    );
+    assert!(sh(&make).status.success());
+    for (path, number) in [(&image.path, 1), (&second, 2)] {
+        let name = path.display().to_string();
+        let words = ["mount", "-o", "ro,degraded", &name, "/mnt"];
+        for words in [&words[..], &["ls", &format!("{name}:/")], &["check", &name]] {
+            let (code, said) = failing(words);
+            let which = format!("number {number}");
+            assert!(code == 1 && said.contains(&name) && said.contains(&which), "{said}");
+            assert!(said.contains("degraded") && !said.contains("damaged"), "{said}");
+        }
+    }
+}

@@ -127,9 +127,18 @@ const TRANSPORT: &[&str] = &[
     "poll",
 ];
 
-/// Of the kernel's btrfs: what they ask for is the case.
-const HOLDS: &[&str] =
-    &["acl", "barrier", "datacow", "datasum", "noautodefrag", "nodiscard", "noflushoncommit"];
+/// Of the kernel's btrfs: what they ask for is the case. No device is missing of a volume of one, and others are
+/// refused by themselves.
+const HOLDS: &[&str] = &[
+    "acl",
+    "barrier",
+    "datacow",
+    "datasum",
+    "degraded",
+    "noautodefrag",
+    "nodiscard",
+    "noflushoncommit",
+];
 
 /// Of the kernel: what they ask for is not done here.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -358,7 +367,7 @@ fn unknown(option: &str, help: &str) -> Error {
             "option dirsync is not supported; an fsync of the directory makes its names \
              durable, -o commit=1 limits what a crash can lose to a second",
         ),
-        "degraded" | "nodatacow" | "nodatasum" => {
+        "nodatacow" | "nodatasum" => {
             Error::usage(format!("option {option} of the kernel's btrfs is not supported"))
         }
         _ => {
@@ -513,6 +522,14 @@ mod tests {
         assert!(why.contains("did you mean nosuid?"), "{why}");
     }
 
+    /// As for the kernel: nothing is missing.
+    #[test]
+    fn a_volume_of_one_device_may_be_degraded() {
+        let mut options = MountOptions::default();
+        options.apply("ro,degraded", false).unwrap();
+        assert_eq!(options.warning(), None);
+    }
+
     #[test]
     fn nonsense_is_refused() {
         for wrong in [
@@ -524,7 +541,6 @@ mod tests {
             "cache-size=big",
             "dirsync",
             "transport=pigeon",
-            "degraded",
             "rescue=everything",
             "rescue=ignoremetacsums",
             "threads=many",

@@ -276,3 +276,28 @@ fn there_are_no_more_system_chunks_than_a_superblock_can_name() {
         }
     });
 }
+
+/// Nor does anything make room for one: empty groups of data stay, and the volume goes on.
+#[test]
+fn nothing_is_given_up_for_a_system_chunk_that_a_superblock_cannot_name() {
+    with_kernel(|| {
+        let image = Image::new("4G", &["-m", "single"]);
+        let opened = image.open();
+        let space = opened.space();
+        while space.new_chunk(Kind::System).is_ok() {}
+        (0..3).for_each(|_| drop(space.new_chunk(Kind::Data).expect("room")));
+        let before = groups(&space, DATA);
+        let infos = space.group_infos();
+        let system = infos.iter().find(|group| group.flags & SYSTEM != 0 && group.used > 0);
+        let system = system.expect("the chunk tree lies there").logical;
+        space.convert_to(Kind::System, Some(DUP));
+        let told = space.set_aside(system);
+        assert!(matches!(told, Err(Error::NoSpace)), "{told:?}");
+        assert_eq!(groups(&space, DATA), before, "empty groups of data were given up");
+        space.convert_to(Kind::System, None);
+        space.alloc(Kind::Data, MIB, MIB).expect("it goes on");
+        Commit::new(&opened, &space).finish();
+        drop((space, opened));
+        image.check();
+    });
+}

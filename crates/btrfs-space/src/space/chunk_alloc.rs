@@ -352,6 +352,14 @@ impl Space {
         bytes + size(copies as usize) <= SYS_CHUNK_ARRAY_SIZE
     }
 
+    /// Room on the device is all that a chunk of this kind can lack: the superblock could name it, and there are
+    /// addresses for it.
+    pub(super) fn lacks_room_alone(&self, device: &Device, kind: Kind) -> bool {
+        let (_, copies) = self.class(kind).form();
+        let named = kind != Kind::System || self.can_have_system_chunk(copies);
+        named && device.next_logical < ADDRESSES_END - SMALLEST
+    }
+
     /// Device bytes that a data chunk may take: metadata reservations keep theirs.
     fn data_room(&self, device: &Device) -> u64 {
         let metadata = self.class(Kind::Metadata);

@@ -30,9 +30,9 @@ pub struct GoneChunk {
 
 impl Space {
     /// Gives one empty chunk of another kind back, so that `kind` can have its room; false
-    /// if there is none. Nor is one given back where chunks have come or gone since there were
-    /// `seen` changes of them ([`Space::chunk_changes`]): whoever found no room then may find some now, which
-    /// another has made.
+    /// if there is none, or if room on the device is not what `kind` lacks. Nor is one given back where chunks
+    /// have come or gone since there were `seen` changes of them ([`Space::chunk_changes`]): whoever found no
+    /// room then may find some now, which another has made.
     pub fn reclaim_for(&self, kind: Kind, seen: u64) -> Result<bool> {
         #[cfg(feature = "fault-injection")]
         self.faults.come_between(super::Moment::Reclaim, self);
@@ -46,6 +46,9 @@ impl Space {
         let mut device = self.device.lock();
         if self.chunk_changes() != seen {
             return Ok(true);
+        }
+        if !self.lacks_room_alone(&device, kind) {
+            return Ok(false);
         }
         let class = self.class(from);
         let floor = match from {

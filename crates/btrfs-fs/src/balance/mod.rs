@@ -177,11 +177,26 @@ impl Balancer {
             return Ok(Ended::Gone);
         }
         let aside = Aside { core: &self.core, start: group.logical };
+        if !self.move_out(group, report, is_to_stop)? {
+            return Ok(Ended::Interrupted);
+        }
+        drop(aside);
+        report.groups += 1;
+        Ok(Ended::Emptied)
+    }
+
+    /// Step by step, until nothing is left and the group is given back. False: it was to stop before.
+    fn move_out(
+        &self,
+        group: &GroupInfo,
+        report: &mut BalanceReport,
+        is_to_stop: impl Fn() -> bool,
+    ) -> Result<bool> {
         let mut in_vain = 0;
         loop {
             let Some(batch) = self.next(group)? else {
                 match self.give_back(group)? {
-                    true => break,
+                    true => return Ok(true),
                     false if in_vain == PATIENCE => return Err(FsError::Posix(Errno::EBUSY)),
                     false => in_vain += 1,
                 }
@@ -190,7 +205,7 @@ impl Balancer {
                 continue;
             };
             if is_to_stop() {
-                return Ok(Ended::Interrupted);
+                return Ok(false);
             }
             let done = self.step_of(batch, report)?;
             in_vain = match done.moved {
@@ -200,9 +215,6 @@ impl Balancer {
                 _ => 0,
             };
         }
-        drop(aside);
-        report.groups += 1;
-        Ok(Ended::Emptied)
     }
 
     /// A rescan is under way, beside which nothing moves: what is counted already is known by its address.

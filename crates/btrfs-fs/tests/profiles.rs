@@ -247,6 +247,31 @@ fn a_resize_without_its_commit_leaves_the_old_size() {
     close_and_judge(&image, fs);
 }
 
+/// Nor where chunks have come to lie behind the old end meanwhile.
+#[test]
+fn a_grow_without_its_commit_leaves_no_chunk_behind_the_old_end() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(2 << 30, &["-b", "400M"]);
+    let fs = image.open();
+    let size = fs.space().device_bytes();
+    new_file(&fs, "file", &random(5 << 20, 1));
+    let next = fs.space().allocations();
+    // Each commit makes chunks ahead, and finds no place for its nodes.
+    fs.space().fail_allocations(next..u64::MAX);
+    let done = fs.resize(2 << 30);
+    fs.space().fail_allocations(0..0);
+    assert_eq!(done.expect_err("without a commit").errno(), libc::ENOSPC);
+    assert_eq!(fs.read_only_reason(), None);
+    assert_eq!((fs.space().device_bytes(), fs.space().behind(size).len()), (size, 0));
+    new_file(&fs, "behind", &random(5 << 20, 2));
+    close_and_judge(&image, fs);
+    let fs = image.open();
+    assert_eq!(fs.space().device_bytes(), size);
+    fs.resize(2 << 30).expect("with its commit");
+    assert_eq!(fs.space().totals().unallocated >> 30, 1, "what is new can be used");
+    close_and_judge(&image, fs);
+}
+
 /// As mkfs put it before it kept the first MiB free.
 fn with_the_system_chunk_at_the_front(image: &Image) {
     // The chunk tree's node comes to lie at the chunk's front.

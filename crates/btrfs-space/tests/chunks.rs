@@ -403,3 +403,36 @@ fn fixed() -> DevExtent {
     let (chunk_tree, chunk_objectid) = (TreeId::CHUNK.0, FIRST_CHUNK_TREE_OBJECTID);
     DevExtent { chunk_tree, chunk_objectid, ..DevExtent::default() }
 }
+
+/// While a device is made larger no chunk lies in what is new; later only empty ones go with it.
+#[test]
+fn a_device_that_was_to_grow_has_its_old_end_again_unless_something_lies_behind_that() {
+    with_kernel(|| {
+        let image = Image::new("1G", &["-b", "512M"]);
+        let opened = image.open();
+        let space = opened.space();
+        let old = space.device_bytes();
+        let unallocated = space.totals().unallocated;
+        space.grow(1 << 30).expect("the device has as much");
+        assert_eq!(space.totals().unallocated, unallocated);
+        assert!(space.not_grown(old).expect("back"));
+        assert_eq!((space.device_bytes(), space.totals().unallocated), (old, unallocated));
+        space.grow(1 << 30).expect("the device has as much");
+        space.grown();
+        while space.behind(old).is_empty() {
+            space.new_chunk(Kind::Data).expect("room");
+        }
+        assert!(space.not_grown(old).expect("back"), "they are empty");
+        assert_eq!((space.device_bytes(), space.behind(old).len()), (old, 0));
+        space.grow(1 << 30).expect("the device has as much");
+        space.grown();
+        let used = loop {
+            let got = space.alloc(Kind::Data, 1 << 20, 1 << 20).expect("room");
+            if space.behind(old).iter().any(|group| group.logical <= got.logical) {
+                break got;
+            }
+        };
+        assert!(!space.not_grown(old).expect("as it is"), "{used:?} lies there");
+        assert_eq!(space.device_bytes(), 1 << 30);
+    });
+}

@@ -7,7 +7,7 @@
 use super::{BalanceReport, Balancer};
 use crate::error::IntoFs;
 use std::time::Instant;
-use vfs::{Errno, Result};
+use vfs::{Errno, FsError, Result};
 
 /// No volume is made smaller than this; the kernel makes none, either.
 const LEAST: u64 = 256 << 20;
@@ -56,6 +56,7 @@ impl Balancer {
         }
         if total >= now {
             space.grow(total).fs()?;
+            self.record_grown(now, total)?;
         } else if total < LEAST {
             return Err(Errno::EINVAL.into());
         } else {
@@ -64,27 +65,49 @@ impl Balancer {
                 space.do_not_shrink();
                 return Err(error);
             }
+            self.record(total).inspect_err(|_| self.back_to(now))?;
         }
-        self.committer.commit_written_back().inspect_err(|_| self.back_to(now))?;
         report.time = start.elapsed();
         Ok(report)
     }
 
-    /// No commit has the new size, and none is to have it. Of a larger one nothing is taken back that a chunk
-    /// has come to lie in meanwhile.
-    fn back_to(&self, old: u64) {
-        let space = &self.core.space;
-        let done = match space.device_bytes() {
-            now if now <= old => space.grow(old),
-            _ => space.will_shrink(old).and_then(|()| match space.behind(old).is_empty() {
-                true => space.shrink(),
-                false => Err(btrfs_disk::Error::NoSpace),
-            }),
-        };
-        if let Err(error) = done {
-            space.do_not_shrink();
-            tracing::error!(%error, "the volume keeps its new size");
+    /// A commit with the size, or an error: also where none was made, since the mount became read-only meanwhile.
+    fn record(&self, total: u64) -> Result<()> {
+        self.committer.commit_written_back()?;
+        match self.core.volume.superblock().fields.dev_item.total_bytes == total {
+            true => Ok(()),
+            false => Err(FsError::ReadOnly("remounted read-only".into())),
         }
+    }
+
+    /// Nobody has room behind the old end before a commit has the new one, so that it can be taken back; unless
+    /// that commit finds no other.
+    fn record_grown(&self, old: u64, total: u64) -> Result<()> {
+        let space = &self.core.space;
+        let recorded = self.record(total).or_else(|error| match error {
+            FsError::Posix(Errno::ENOSPC) => {
+                space.grown();
+                self.record(total)
+            }
+            error => Err(error),
+        });
+        match recorded {
+            Ok(()) => space.grown(),
+            Err(_) if !space.not_grown(old).fs()? => {
+                let why = "its device was to be larger, and no commit says so of what lies there";
+                self.core.health.poison(why);
+            }
+            Err(_) => {}
+        }
+        recorded
+    }
+
+    /// No commit has the smaller size, and none is to have it.
+    fn back_to(&self, old: u64) {
+        if let Err(error) = self.core.space.grow(old) {
+            self.core.health.poison(&format!("its device was to be smaller: {error}"));
+        }
+        self.core.space.grown();
     }
 
     fn clear_behind(&self, total: u64, report: &mut BalanceReport) -> Result<()> {

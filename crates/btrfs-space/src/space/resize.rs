@@ -1,14 +1,15 @@
 //! The device becomes larger or smaller.
 //!
 //! Invariants: no chunk lies behind the end; while the device is made smaller, none comes to lie behind
-//! the end to be, and what is reserved fits without that room. A commit records the size once
-//! nothing is behind it: a crash before that finds the old size.
+//! the end to be, and what is reserved fits without that room. While it is made larger the same holds of
+//! the old end, so that the new one can be taken back whole. A commit records the size once nothing is behind
+//! it: a crash before that finds the old size.
 //!
 //! What it does not know: what lies in the chunks behind the end, and who moves it.
 
-use super::Space;
 use super::chunk_alloc::{Device, without_chunks};
 use super::totals::GroupInfo;
+use super::{Kind, Space};
 use btrfs_disk::{Error, Logical, Result};
 use std::sync::atomic::Ordering;
 
@@ -18,16 +19,39 @@ impl Space {
         self.device_bytes.load(Ordering::Relaxed)
     }
 
-    /// The device has `total` bytes, no less than before.
+    /// The device is to have `total` bytes, no less than before. No chunk is made in what is new, until `grown`.
     pub fn grow(&self, total: u64) -> Result<()> {
         let mut device = self.device.lock();
         let old = device.item.total_bytes;
-        assert!(total >= old, "{total} bytes are no more than {old}");
+        assert!(total >= old && device.limit.is_none(), "{total} bytes are no more than {old}");
         self.volume.resize(total)?;
         device.item.total_bytes = total;
-        self.tail_is_free(&mut device, old);
+        device.limit = Some(old);
         self.resized(&device);
         Ok(())
+    }
+
+    /// It has them.
+    pub fn grown(&self) {
+        self.forget_limit(&mut self.device.lock());
+    }
+
+    /// The device ends at `old` again, as before `grow`. False: something lies behind that.
+    pub fn not_grown(&self, old: u64) -> Result<bool> {
+        let mut device = self.device.lock();
+        for group in self.behind(old).iter().filter_map(|group| self.group_at(group.logical)) {
+            // What is reserved has not the room then that it had not before.
+            if !group.close(i64::MIN) {
+                return Ok(false);
+            }
+            self.give_up(&mut device, &group)?;
+        }
+        self.volume.resize(old)?;
+        let total = device.item.total_bytes;
+        device.holes.subtract(old, total - old);
+        (device.item.total_bytes, device.limit) = (old, None);
+        self.resized(&device);
+        Ok(true)
     }
 
     /// No chunk is made behind `total` from now on, until `shrink` or `do_not_shrink`. `NoSpace`: what
@@ -38,7 +62,7 @@ impl Space {
         assert!(total <= old && device.limit.is_none(), "one shrinks it at a time");
         device.holes.subtract(total, old - total);
         device.limit = Some(total);
-        let owed = self.class(super::Kind::Metadata).owed(0);
+        let owed = self.class(Kind::Metadata).owed(0);
         if !self.mixed() && device.unallocated() < owed {
             self.forget_limit(&mut device);
             return Err(Error::NoSpace);

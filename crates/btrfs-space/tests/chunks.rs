@@ -14,7 +14,7 @@ use common::derive::{assert_space_true, assert_true};
 use common::edit::Commit;
 use common::{Image, Opened, with_kernel};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 fn judge(image: &Image) {
     let opened = image.open();
@@ -356,6 +356,65 @@ fn the_last_empty_data_group_is_exchanged_for_a_small_one() {
         commit.finish();
         drop((space, opened));
         judge(&image);
+    });
+}
+
+/// A free-space tree that lies, or one that nothing can be held against: what seems empty may be in use.
+#[test]
+fn what_only_seems_empty_is_not_given_back() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-m", "single"]);
+        let opened = image.open();
+        let space = opened.space();
+        space.new_chunk(Kind::Data).expect("room");
+        Commit::new(&opened, &space).finish();
+        drop((space, opened));
+        let opened = image.open();
+        let space = opened.space();
+        let told = Arc::new(AtomicU32::new(0));
+        let tells = told.clone();
+        space.prove_with(Box::new(move |_: &Claim<'_>| match tells.load(Ordering::SeqCst) {
+            0 => Err(Unproven::Wrong(Corrupt::new("it is in use"))),
+            1 => Err(Unproven::Unread(Error::corrupt("nobody knows"))),
+            _ => Ok(()),
+        }));
+        let data = || space.group_infos().iter().filter(|group| group.flags & DATA != 0).count();
+        let reclaim = || space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim");
+        assert_eq!(data(), 2);
+        for tell in 0..2 {
+            told.store(tell, Ordering::SeqCst);
+            assert!(!reclaim(), "{tell}");
+            assert_eq!(data(), 2);
+        }
+        told.store(2, Ordering::SeqCst);
+        assert!(reclaim(), "it is empty");
+        assert_eq!(data(), 1);
+    });
+}
+
+/// The same of the last one, which a small one would take the place of.
+#[test]
+fn what_only_seems_empty_is_not_exchanged() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-m", "single"]);
+        let opened = image.open();
+        let space = opened.space();
+        let room = space.reserve_data(40 << 20).expect("makes a large group");
+        let reclaim = |space: &Space| {
+            space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("reclaim")
+        };
+        assert!(reclaim(&space), "the small one goes");
+        drop(room);
+        Commit::new(&opened, &space).finish();
+        drop((space, opened));
+        let opened = image.open();
+        let space = opened.space();
+        space.prove_with(Box::new(|_: &Claim<'_>| {
+            Err(Unproven::Wrong(Corrupt::new("it is in use")))
+        }));
+        let before = space.totals().data.total;
+        assert!(!reclaim(&space));
+        assert_eq!(space.totals().data.total, before);
     });
 }
 

@@ -218,6 +218,11 @@ impl Group {
         taken.map(|(start, len)| Extent { logical: Logical(start), len })
     }
 
+    /// Whether `close` may find it empty.
+    pub(super) fn seems_empty(&self) -> bool {
+        self.is_empty(&self.state.lock())
+    }
+
     /// Takes all of an empty group away from allocation for good, unless reservations need it:
     /// the class must have `floor` bytes available without it.
     pub(super) fn close(&self, floor: i64) -> bool {

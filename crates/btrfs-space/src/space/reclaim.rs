@@ -4,7 +4,8 @@
 //! reservations of its kind are covered without it; the last one of a kind with the profile that
 //! new ones get stays, since it alone says so. From then on nothing can be allocated in it; the next
 //! commit records that it is gone. Its room on the device is free at once: no tree of the
-//! last commit refers to anything in it. The device's first MiB is not: it is a boot loader's, and
+//! last commit refers to anything in it, which is not believed: as before an allocation from it, the chunk is held
+//! against the extent tree, and stays where that has something there. The device's first MiB is not: it is a boot loader's, and
 //! an old mkfs put a chunk there all the same.
 
 use super::chunk_alloc::Device;
@@ -60,7 +61,7 @@ impl Space {
         // The newest first: those of mkfs are the smallest.
         for group in groups.iter().rev() {
             let stays = group.is_set_aside() || last.is_some_and(|last| last.start == group.start);
-            if !stays && group.close(floor) {
+            if !stays && group.seems_empty() && self.is_proven(group) && group.close(floor) {
                 self.give_up(&mut device, group)?;
                 return Ok(true);
             }
@@ -83,13 +84,32 @@ impl Space {
         let worth = kind == Kind::Data && last.len >= 2 * LAST && !last.is_set_aside();
         // What is reserved then must fit the new group. Who looks for room meanwhile waits for
         // the chunk lock.
-        if !worth || !self.is_room_instead_of(device, last) || !last.close(-(LAST as i64)) {
+        if !worth || !last.seems_empty() || !self.is_room_instead_of(device, last) {
+            return Ok(false);
+        }
+        if !self.is_proven(last) || !last.close(-(LAST as i64)) {
             return Ok(false);
         }
         // Behind it those that are left would say what new ones are.
         let form = self.class(kind).form();
         self.give_up(device, last)?;
         self.make_chunk_as(device, kind, form, LAST, LAST * form.1).map(|_| true)
+    }
+
+    /// Whether nothing is in a group that seems empty. Who looks for room goes on without one that may have
+    /// something, so it is said here.
+    fn is_proven(&self, group: &Group) -> bool {
+        let proven = self.prove(group);
+        if let Err(why) = &proven {
+            let (start, len) = (group.start, group.len);
+            tracing::error!(
+                group = start,
+                len,
+                ?why,
+                "a block group that seems empty is not given back"
+            );
+        }
+        proven.is_ok()
     }
 
     /// Whether a small group finds a place once this one is gone: while the device is made smaller

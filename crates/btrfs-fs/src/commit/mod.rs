@@ -337,6 +337,9 @@ impl Committer {
 
     /// Commits what is in the delta; content landed from `start` on for `flushed`.
     fn commit_trees(&self, start: Instant, flushed: Duration, urgency: Urgency) -> Attempt<()> {
+        if !self.reservations.commit_has_room() {
+            self.wait_for_readers(Kind::Metadata);
+        }
         let sealed = self.commit_epoch(urgency)?;
         // Behind the superblock, as what the commit freed.
         self.core.discards.issue(&self.core.space).fs()?;
@@ -361,9 +364,6 @@ impl Committer {
     /// `None` if there was nothing to commit. The log is held at the two ends only: in
     /// between, fsyncs go on top of the commit before.
     fn commit_epoch(&self, urgency: Urgency) -> Attempt<Option<Duration>> {
-        if !self.reservations.commit_has_room() {
-            self.wait_for_readers(Kind::Metadata);
-        }
         let (sealed, reserved, seal) = {
             let mut log = self.log.lock();
             if self.is_idle() && log.root.is_none() {

@@ -230,18 +230,24 @@ fn bad_extent_items_are_refused() {
     ]);
 }
 
+fn data(refs: u64, inline: Vec<InlineRef>) -> Vec<(Key, Vec<u8>)> {
+    vec![(key(4096, kind::EXTENT_ITEM, 4096), extent(refs, DATA, None, inline))]
+}
+
+fn block(refs: u64, inline: Vec<InlineRef>) -> Vec<(Key, Vec<u8>)> {
+    vec![(key(4096, kind::METADATA_ITEM, 0), extent(refs, BLOCK, None, inline))]
+}
+
+/// The reference of a file, changed like this.
+fn of(change: fn(&mut ExtentDataRef)) -> Vec<InlineRef> {
+    let mut one = data_ref(257, 1);
+    change(&mut one);
+    vec![InlineRef::Data(one)]
+}
+
 #[test]
 fn extent_items_with_bad_references_are_refused() {
-    let at = |start, kind, len, data| vec![(key(start, kind, len), data)];
-    let (e, m) = (kind::EXTENT_ITEM, kind::METADATA_ITEM);
     let tree = || InlineRef::TreeBlock { root: SUBVOL };
-    let data = |refs, inline| at(4096, e, 4096, extent(refs, DATA, None, inline));
-    let block = |refs, inline| at(4096, m, 0, extent(refs, BLOCK, None, inline));
-    let of = |change: fn(&mut ExtentDataRef)| {
-        let mut r = data_ref(257, 1);
-        change(&mut r);
-        vec![InlineRef::Data(r)]
-    };
     let shared = |parent, count| InlineRef::SharedData { parent, count };
     refused(vec![
         (TreeId::EXTENT, data(0, vec![]), "without references"),
@@ -273,8 +279,7 @@ fn extent_items_with_bad_references_are_refused() {
         ),
         (
             TreeId::EXTENT,
-            [data(1, vec![]).remove(0), at(4096, m, 0, extent(1, BLOCK, None, vec![])).remove(0)]
-                .to_vec(),
+            [data(1, vec![]).remove(0), block(1, vec![]).remove(0)].to_vec(),
             "in front ends at 8192",
         ),
     ]);

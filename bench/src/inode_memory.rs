@@ -272,9 +272,10 @@ mod tests {
 
     #[test]
     fn a_process_has_memory() {
-        let before = resident(Path::new("/proc/self")).unwrap();
-        let held = std::hint::black_box(vec![1u8; 64 << 20]);
-        assert!(resident(Path::new("/proc/self")).unwrap() >= before + (60 << 20));
+        const HELD: usize = 64 << 20;
+        let held = std::hint::black_box(vec![1u8; HELD]);
+        // What it had before is no measure: other tests give theirs back meanwhile.
+        assert!(resident(Path::new("/proc/self")).unwrap() >= HELD as u64);
         drop(held);
     }
 }

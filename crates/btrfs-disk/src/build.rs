@@ -3,6 +3,7 @@
 //! Invariant: what is built here passes the gate (`check`); a debug build and every
 //! commit of the tests assert it. The checksum is set last, by `seal`.
 
+use crate::buffers;
 use crate::checksum::CSUM_FIELD;
 use crate::items::FileExtent;
 use crate::key::{Key, kind};
@@ -41,7 +42,7 @@ impl LeafItem<'_> {
 }
 
 fn start(geometry: &Geometry, id: &NodeIdentity, level: u8, count: usize) -> Box<[u8]> {
-    let mut bytes = vec![0; index(geometry.node_size)].into_boxed_slice();
+    let mut bytes = buffers::zeroed(index(geometry.node_size));
     let header = Header {
         csum: [0; 32],
         fsid: geometry.metadata_uuid,
@@ -94,7 +95,7 @@ pub fn interior(geometry: &Geometry, id: &NodeIdentity, level: u8, children: &[C
 /// not asked: whose the pointers are does not change), `flags` are set beside those that it
 /// has, and `children` (of an interior node) have the keys of the old ones.
 pub fn moved(node: &Node, id: &NodeIdentity, flags: u64, children: Option<&[ChildPtr]>) -> Node {
-    let mut bytes: Box<[u8]> = node.bytes().into();
+    let mut bytes = buffers::of(node.bytes());
     let header = Header {
         csum: [0; 32],
         bytenr: id.logical,
@@ -127,7 +128,7 @@ pub fn renamed(leaf: Node, now: impl Fn(Logical) -> Option<Logical>) -> Node {
             changed.push((leaf.data_range(slot).start + ADDRESS, to));
         }
     }
-    let mut bytes: Box<[u8]> = leaf.bytes().into();
+    let mut bytes = buffers::of(leaf.bytes());
     for (at, to) in changed {
         bytes[at..at + 8].copy_from_slice(&to.0.to_le_bytes());
     }

@@ -15,6 +15,7 @@
 #[macro_use]
 mod le;
 
+pub mod buffers;
 pub mod build;
 pub mod check;
 pub mod checksum;

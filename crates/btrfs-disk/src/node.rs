@@ -7,6 +7,7 @@
 //! ascend; every item's data lies inside the node, behind the item headers, without
 //! overlap; a leaf's items are well-formed. Accessors rely on it.
 
+use crate::buffers;
 use crate::key::{KEY_SIZE, Key};
 use crate::le::FixedSize;
 use crate::le::index;
@@ -78,6 +79,12 @@ impl std::fmt::Debug for Node {
             .field("level", &self.header.level)
             .field("items", &self.header.nritems)
             .finish()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        buffers::done_with(std::mem::take(&mut self.bytes));
     }
 }
 

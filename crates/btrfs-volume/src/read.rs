@@ -8,7 +8,9 @@
 use crate::Volume;
 use crate::counters::add;
 use crate::write::touches_superblock;
-use btrfs_disk::{Corrupt, DamageKind, Error, Expect, Logical, Node, Physical, Result, check};
+use btrfs_disk::{
+    Corrupt, DamageKind, Error, Expect, Logical, Node, Physical, Result, buffers, check,
+};
 use tracing::warn;
 
 /// Bytes of nodes that are read at once: few enough to be in the processor's cache still when they are judged.
@@ -52,7 +54,7 @@ impl Volume {
             bytes.resize(run.len() * size, 0);
             let is_read = self.read_first_copy(run[0].logical, &mut bytes);
             for (expect, bytes) in run.iter().zip(bytes.chunks(size)) {
-                let node = is_read.then(|| check::node(bytes.into(), &self.geometry, expect));
+                let node = is_read.then(|| check::node(buffers::of(bytes), &self.geometry, expect));
                 // Of one that is bad by itself the other copy is asked.
                 nodes.push(
                     node.and_then(|node| node.ok()).map_or_else(|| self.read_node(expect), Ok)?,
@@ -106,7 +108,7 @@ impl Volume {
     }
 
     pub(crate) fn node_copy(&self, expect: &Expect, at: Physical) -> Result<Node> {
-        let mut bytes = vec![0; self.geometry.node_size as usize].into_boxed_slice();
+        let mut bytes = buffers::zeroed(self.geometry.node_size as usize);
         self.read_physical(at, &mut bytes)?;
         Ok(check::node(bytes, &self.geometry, expect)?)
     }

@@ -10,10 +10,11 @@ pub(super) const DISK: Table = &[
     ("checksum", &["error"]),
     ("le", &["key", "error"]),
     ("items", &["ids", "key", "error", "checksum", "le"]),
-    ("node", &["ids", "key", "le"]),
+    ("buffers", &[]),
+    ("node", &["buffers", "ids", "key", "le"]),
     ("compress", &["error", "items"]),
     ("geometry", &["checksum", "le", "items", "node"]),
-    ("build", &["ids", "key", "checksum", "le", "items", "node", "geometry"]),
+    ("build", &["buffers", "ids", "key", "checksum", "le", "items", "node", "geometry"]),
     ("check", &["ids", "key", "error", "checksum", "le", "items", "node", "geometry"]),
     ("superblock", &["ids", "error", "checksum", "le", "items", "geometry"]),
 ];

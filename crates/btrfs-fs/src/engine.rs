@@ -251,9 +251,12 @@ impl Engine {
             ("commit.unpaid_nodes", self.core.space.unpaid_nodes()),
             ("cache.hits", cache.hits),
             ("cache.misses", cache.misses),
-            ("memory.cache", cache.bytes),
         ];
-        let now = now.into_iter().chain(self.core.memory.list());
+        let beside = [
+            ("memory.contents", self.core.contents.bytes()),
+            ("memory.nodes_waiting", btrfs_disk::buffers::waiting()),
+        ];
+        let now = now.into_iter().chain(self.core.memory.list(cache.bytes, &beside));
         let volume = self.core.volume.counters().list();
         let more = now.chain(volume);
         all.extend(more.map(|(name, value)| Stat { name, value }));

@@ -105,6 +105,11 @@ impl BtrfsFs {
         sync::fsync_late(self.open()?, ino)
     }
 
+    /// What all of the process has in memory, for the statistics (`memory.process`).
+    pub fn note_process_memory(&self, bytes: u64) {
+        self.engine.core.memory.note_process(bytes);
+    }
+
     /// Where the content of a file is.
     pub fn stored(&self, ino: Ino) -> Result<Vec<Stored>> {
         let engine = self.open()?;

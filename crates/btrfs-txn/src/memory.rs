@@ -54,6 +54,10 @@ pub struct Memory {
     inodes: AtomicU64,
     /// Nodes that a commit has built and not written.
     building: AtomicU64,
+    /// Changes that a commit has merged and somebody still reads.
+    retired: AtomicU64,
+    /// All of the process, where somebody says so.
+    process: AtomicU64,
     /// What the cache was told last.
     cache: AtomicU64,
 }
@@ -61,9 +65,9 @@ pub struct Memory {
 impl Memory {
     /// Nothing is taken yet.
     pub fn new(limits: MemoryLimits) -> Memory {
-        let (dirty, delta, sealed, inodes, building) = Default::default();
+        let [dirty, delta, sealed, inodes, building, retired, process] = Default::default();
         let cache = AtomicU64::new(limits.cache.min(limits.all));
-        Memory { limits, dirty, delta, sealed, inodes, building, cache }
+        Memory { limits, dirty, delta, sealed, inodes, building, retired, process, cache }
     }
 
     /// Bytes of content that no extent holds yet.
@@ -103,6 +107,22 @@ impl Memory {
         self.building.store(bytes, Ordering::Relaxed);
     }
 
+    /// Changes that are in the trees wait for who reads them: so many bytes more.
+    pub fn add_retired(&self, bytes: u64) {
+        self.retired.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// And fewer: they are freed.
+    pub fn sub_retired(&self, bytes: u64) {
+        let before = self.retired.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "{bytes} of {before} bytes are no longer kept");
+    }
+
+    /// What all of the process has in memory, as its owner sees it.
+    pub fn note_process(&self, bytes: u64) {
+        self.process.store(bytes, Ordering::Relaxed);
+    }
+
     /// What changed items take: those of the current epoch, and of one that is committed.
     /// Answers the cache's new budget, if it is another one by now.
     pub(crate) fn note_delta(&self, current: u64, sealed: u64) -> Option<u64> {
@@ -130,7 +150,7 @@ impl Memory {
     /// What no change can be made to give back at once.
     fn committed(&self) -> u64 {
         let of = |part: &AtomicU64| part.load(Ordering::Relaxed);
-        of(&self.inodes) + of(&self.building) + of(&self.sealed)
+        of(&self.inodes) + of(&self.building) + of(&self.sealed) + of(&self.retired)
     }
 
     /// What changes and content may take together.
@@ -158,17 +178,29 @@ impl Memory {
     }
 
     /// Who holds what, for who asks.
-    pub fn list(&self) -> [(&'static str, u64); 7] {
+    /// `beside` is what is known and in no account: it is for a moment, or has a bound of its own. The rest of
+    /// the process is its program, its threads' and the allocator's.
+    pub fn list(&self, cached: u64, beside: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
         let of = |part: &AtomicU64| part.load(Ordering::Relaxed);
-        [
-            ("memory.budget", self.limits.all),
-            ("memory.cache_budget", of(&self.cache)),
+        let counted = [
+            ("memory.cache", cached),
             ("memory.delta", of(&self.delta)),
             ("memory.sealed", of(&self.sealed)),
+            ("memory.retired", of(&self.retired)),
             ("memory.building", of(&self.building)),
             ("memory.inodes", of(&self.inodes)),
             ("memory.content", self.dirty()),
-        ]
+        ];
+        let sum = |of: &[(&str, u64)]| of.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let (process, known) = (of(&self.process), sum(&counted) + sum(beside));
+        let all = [
+            ("memory.budget", self.limits.all),
+            ("memory.counted", sum(&counted)),
+            ("memory.process", process),
+            ("memory.rest", process.saturating_sub(known)),
+            ("memory.cache_budget", of(&self.cache)),
+        ];
+        all.into_iter().chain(counted).chain(beside.iter().copied()).collect()
     }
 }
 
@@ -203,6 +235,23 @@ mod tests {
         let memory = memory();
         assert_eq!(memory.note_delta(3 * MIB, 0), None);
         assert_eq!(memory.note_delta(5 * MIB, 0), Some(507 * MIB));
+    }
+
+    #[test]
+    fn all_of_the_process_is_told() {
+        let memory = memory();
+        memory.note_inodes(3);
+        memory.add_retired(40);
+        memory.sub_retired(10);
+        let of = |name: &str| {
+            let list = memory.list(100, &[("memory.waiting", 7)]);
+            list.into_iter().find(|(of, _)| *of == name).expect("it is told").1
+        };
+        assert_eq!((of("memory.counted"), of("memory.rest")), (133, 0), "nobody has said");
+        memory.note_process(150);
+        assert_eq!((of("memory.process"), of("memory.rest")), (150, 10));
+        assert_eq!((of("memory.retired"), of("memory.waiting")), (30, 7));
+        assert_eq!(memory.committed(), 33, "no change gives back at once what is read");
     }
 
     #[test]

@@ -218,12 +218,12 @@ impl Committer {
     /// Gives back what was kept for who read it, where nobody does any more, without a commit.
     fn free_retired(&self) {
         let mut throttle = Throttle::new(&self.core, Urgency::Background);
-        self.retired.free(None, || throttle.pause());
+        self.retired.free(&self.core.memory, None, || throttle.pause());
     }
 
     /// What is kept for who reads it is his, once there are no commits any more.
     pub(crate) fn let_go(&self) {
-        self.retired.let_go();
+        self.retired.let_go(&self.core.memory);
     }
 
     /// Waits for its turn to commit; unless it has `own` work, another's commit may have served it.
@@ -285,7 +285,7 @@ impl Committer {
             afterwards(landed);
         }
         let mut throttle = Throttle::new(&self.core, urgency);
-        self.retired.wait(|| throttle.pause());
+        self.retired.wait(&self.core.memory, || throttle.pause());
     }
 
     /// Where nothing is written: all is durable, or what came too late for that is not, and will not be.
@@ -344,7 +344,7 @@ impl Committer {
         // Behind the superblock, as what the commit freed.
         self.core.discards.issue(&self.core.space).fs()?;
         let Some(seal) = sealed else {
-            self.retired.free(None, || ());
+            self.retired.free(&self.core.memory, None, || ());
             return Ok(());
         };
         self.inodes.settle();
@@ -399,7 +399,7 @@ impl Committer {
         self.reservations.set_short(false);
         for published in published {
             let sealed = published.retire(&self.core);
-            self.retired.free(sealed, || throttle.pause());
+            self.retired.free(&self.core.memory, sealed, || throttle.pause());
         }
         Ok(Some(seal))
     }

@@ -5,10 +5,11 @@
 //! second. So it is kept here until no reader has it.
 //!
 //! Invariants: what was given here is freed by who calls here, or with the committer; what somebody reads for long
-//! is waited for once, and never by who has the turn to commit.
+//! is waited for once, and never by who has the turn to commit; what is here is in an account of the memory.
 //!
 //! It does not know who reads.
 
+use btrfs_txn::Memory;
 use btrfs_txn::delta::Delta;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
@@ -26,9 +27,12 @@ pub(super) struct Retired {
 #[derive(Default)]
 struct Deltas {
     /// Nobody has waited for their readers yet.
-    new: Vec<Arc<Delta>>,
-    old: Vec<Arc<Delta>>,
+    new: Vec<Kept>,
+    old: Vec<Kept>,
 }
+
+/// With the bytes that it counts as.
+type Kept = (Arc<Delta>, u64);
 
 impl Default for Retired {
     fn default() -> Retired {
@@ -38,34 +42,41 @@ impl Default for Retired {
 
 impl Retired {
     /// `new` is no longer needed. Frees what no reader has, calling `rest` now and then; waits for nobody.
-    pub(super) fn free(&self, new: Option<Arc<Delta>>, mut rest: impl FnMut()) {
+    pub(super) fn free(&self, memory: &Memory, new: Option<Arc<Delta>>, mut rest: impl FnMut()) {
         let Deltas { new: mut all, old } = std::mem::take(&mut *self.deltas.lock());
-        all.extend(new);
-        let (new, old) = (unread(all, &mut rest), unread(old, &mut rest));
+        all.extend(new.map(|delta| {
+            let bytes = delta.bytes();
+            memory.add_retired(bytes);
+            (delta, bytes)
+        }));
+        let (new, old) = (unread(memory, all, &mut rest), unread(memory, old, &mut rest));
         self.keep(Deltas { new, old });
     }
 
     /// Frees what came since the last time, waiting a moment for readers. The caller has no turn to commit.
-    pub(super) fn wait(&self, rest: impl FnMut()) {
-        self.wait_by(rest, || std::thread::sleep(BETWEEN));
+    pub(super) fn wait(&self, memory: &Memory, rest: impl FnMut()) {
+        self.wait_by(memory, rest, || std::thread::sleep(BETWEEN));
     }
 
-    fn wait_by(&self, mut rest: impl FnMut(), mut pause: impl FnMut()) {
+    fn wait_by(&self, memory: &Memory, mut rest: impl FnMut(), mut pause: impl FnMut()) {
         let mut new = std::mem::take(&mut self.deltas.lock().new);
         for _ in 0..TRIES {
-            new = unread(new, &mut rest);
+            new = unread(memory, new, &mut rest);
             if new.is_empty() {
                 return;
             }
             pause();
         }
-        self.keep(Deltas { new: Vec::new(), old: unread(new, &mut rest) });
+        self.keep(Deltas { new: Vec::new(), old: unread(memory, new, &mut rest) });
     }
 
     /// Nobody frees anything here any more: who reads still may do so.
-    pub(super) fn let_go(&self) {
-        let all = std::mem::take(&mut *self.deltas.lock());
-        drop(all);
+    pub(super) fn let_go(&self, memory: &Memory) {
+        let Deltas { new, old } = std::mem::take(&mut *self.deltas.lock());
+        for (delta, bytes) in new.into_iter().chain(old) {
+            drop(delta);
+            memory.sub_retired(bytes);
+        }
     }
 
     fn keep(&self, read: Deltas) {
@@ -76,8 +87,15 @@ impl Retired {
 }
 
 /// Frees what nobody else has; answers the rest.
-fn unread(all: Vec<Arc<Delta>>, mut rest: impl FnMut()) -> Vec<Arc<Delta>> {
-    let free = |delta: Arc<Delta>| Arc::try_unwrap(delta).map(|own| own.free(&mut rest)).err();
+fn unread(memory: &Memory, all: Vec<Kept>, mut rest: impl FnMut()) -> Vec<Kept> {
+    let free = |(delta, bytes): Kept| match Arc::try_unwrap(delta) {
+        Ok(own) => {
+            own.free(&mut rest);
+            memory.sub_retired(bytes);
+            None
+        }
+        Err(read) => Some((read, bytes)),
+    };
     all.into_iter().filter_map(free).collect()
 }
 
@@ -120,10 +138,10 @@ mod tests {
 
     #[test]
     fn a_long_reader_is_waited_for_once() {
-        let retired = Retired::default();
+        let (retired, memory) = (Retired::default(), Memory::new(Options::default().memory()));
         let pauses = |retired: &Retired| {
             let mut pauses = 0;
-            retired.wait_by(|| (), || pauses += 1);
+            retired.wait_by(&memory, || (), || pauses += 1);
             pauses
         };
         let (mut read, mut left) = (Vec::new(), Vec::new());
@@ -131,18 +149,18 @@ mod tests {
             let delta = Arc::new(Delta::new(Generation(7)));
             left.push(Arc::downgrade(&delta));
             read.push(delta.clone());
-            retired.free(Some(delta), || ());
+            retired.free(&memory, Some(delta), || ());
         };
         retire();
         assert_eq!([pauses(&retired), pauses(&retired)], [TRIES, 0]);
         retire();
         retire();
         assert_eq!([pauses(&retired), pauses(&retired)], [TRIES, 0], "for all together");
-        retired.free(None, || ());
+        retired.free(&memory, None, || ());
         assert_eq!(pauses(&retired), 0);
         drop(read);
         assert!(left.iter().all(|delta| delta.strong_count() == 1));
-        retired.free(None, || ());
+        retired.free(&memory, None, || ());
         assert!(left.iter().all(|delta| delta.strong_count() == 0));
     }
 
@@ -154,6 +172,11 @@ mod tests {
         (layers, delta)
     }
 
+    fn kept(fs: &BtrfsFs) -> u64 {
+        let stats = fs.engine.all_stats();
+        stats.iter().find(|stat| stat.name == "memory.retired").expect("an account").value
+    }
+
     /// Nor does it need another commit.
     #[test]
     fn what_a_still_mount_kept_for_a_reader_goes_behind_him() {
@@ -162,10 +185,15 @@ mod tests {
         let (reads, delta) = reader(&fs);
         fs.still().expect("still");
         assert!(delta.strong_count() > 0);
+        assert!(kept(&fs) > 0, "it is in an account");
         drop(reads);
         let start = Instant::now();
         while delta.strong_count() > 0 {
             assert!(start.elapsed() < Duration::from_secs(60), "it stays");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        while kept(&fs) > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it counts");
             std::thread::sleep(Duration::from_millis(10));
         }
         fs.destroy().expect("close");

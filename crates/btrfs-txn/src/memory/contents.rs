@@ -44,6 +44,11 @@ impl Contents {
         Contents { shards: std::array::from_fn(shard), most }
     }
 
+    /// Bytes of what is kept.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().bytes as u64).sum()
+    }
+
     fn shard(&self, address: u64) -> &Mutex<Shard> {
         // Extents begin at sectors; most are short.
         &self.shards[(address >> 12) as usize % SHARDS]

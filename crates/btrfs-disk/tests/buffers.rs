@@ -1,7 +1,7 @@
 //! In a program of its own: what is said of buffers holds for all of it.
 
 use btrfs_disk::{
-    ChecksumType, Generation, Geometry, Logical, NodeIdentity, TreeId, buffers, build,
+    ChecksumType, Generation, Geometry, Logical, Node, NodeIdentity, TreeId, buffers, build,
 };
 
 const NODE: usize = 16384;

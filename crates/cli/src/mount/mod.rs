@@ -19,6 +19,7 @@ mod flags;
 pub mod guard;
 pub mod log;
 pub mod machine;
+mod memory;
 mod monitor;
 pub mod options;
 pub mod receive;

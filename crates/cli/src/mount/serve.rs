@@ -14,6 +14,7 @@ use super::control::{Answers, Asker, Control, Hearing};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::machine;
+use super::memory;
 use super::monitor::{Monitor, Unmounted};
 use super::options::MountOptions;
 use super::receive::Receivers;
@@ -86,7 +87,8 @@ fn serve_logged(
     if !request.options.no_sandbox {
         sandbox::prepare();
     }
-    tend_memory()?;
+    let tender = memory::tend(request.options.fs.memory_bytes);
+    let tender = tender.map_err(|e| starting("a thread", &e))?;
     let signals = await_signals(monitor.clone())?;
     let (fs, medium) = open(request)?;
     step("opened")?;
@@ -114,6 +116,7 @@ fn serve_logged(
     step("listening")?;
     monitor.serves(number.as_deref().unwrap_or_default());
     let _ = signals.send(Arc::downgrade(&fs));
+    let _ = tender.send(Arc::downgrade(&fs));
     step("ready")?;
     let text = ready_text(request, &fs, &session, place);
     tracing::info!("{text}");
@@ -376,19 +379,6 @@ fn not_yours(request: &Request, fs: &BtrfsFs) -> String {
             top.uid
         ),
     }
-}
-
-/// Starts the thread that gives freed memory back, so that no request has to.
-fn tend_memory() -> Result<()> {
-    const EVERY: Duration = Duration::from_secs(10);
-    sys::keep_freed_memory();
-    let body = || {
-        loop {
-            thread::sleep(EVERY);
-            sys::give_back_memory();
-        }
-    };
-    start_thread("memory", body)
 }
 
 /// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP, once it is told

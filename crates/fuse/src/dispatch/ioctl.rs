@@ -30,6 +30,9 @@ const FITRIM: u32 = 0xc018_5879;
 const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
 const LABEL_MAX: usize = 256;
 
+/// Immutable, append-only.
+const CLOSING: u32 = 0x0000_0010 | 0x0000_0020;
+
 /// (bit of FS_IOC_GETFLAGS, bit of `fsx_xflags`).
 const FLAG_PAIRS: [(u32, u32); 5] = [
     (0x0000_0008, 0x0000_0020), // synchronous
@@ -58,6 +61,7 @@ impl Dispatcher {
             FS_IOC_FSSETXATTR => {
                 let wanted = FsXattr::read(input).ok_or(Failure::from(Errno::EINVAL))?;
                 let flags = merge_xflags(self.fs.flags(ino)?, &wanted)?;
+                self.fetch_before_closing(request, ino, flags)?;
                 self.fs.set_common_flags(&request.context(0), ino, flags)?;
                 self.notifier.attributes_changed_now(ino);
                 Ok(())
@@ -93,9 +97,21 @@ impl Dispatcher {
     }
 
     fn set_flags(&self, request: &Request<'_>, ino: Ino, flags: u32) -> Answer<()> {
+        self.fetch_before_closing(request, ino, flags)?;
         self.fs.set_flags(&request.context(0), ino, flags)?;
         // The kernel does not expect this operation to change the ctime.
         self.notifier.attributes_changed_now(ino);
+        Ok(())
+    }
+
+    /// What was stored through maps, and with `-o writeback` what was written, before a file is closed to changes is to be in
+    /// it, as in the kernel's btrfs. When it comes later nobody knows that it was stored before.
+    fn fetch_before_closing(&self, request: &Request<'_>, ino: Ino, flags: u32) -> Answer<()> {
+        // An error is for who sets them to tell.
+        let closes = self.fs.flags(ino).is_ok_and(|old| flags & !old & CLOSING != 0);
+        if closes {
+            self.fetch_all_pages(request, ino)?;
+        }
         Ok(())
     }
 

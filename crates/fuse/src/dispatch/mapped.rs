@@ -17,10 +17,15 @@ use super::Dispatcher;
 use super::failure::Answer;
 use super::request::Request;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 use vfs::{Attr, Errno, FileKind, FsError, Ino, SeekWhence};
 
 /// What is told of a file whose blocks are not known to be none.
 const SOME_BLOCK: u64 = 1;
+
+/// How long the pages of a whole file are waited for.
+/// Chosen, not measured.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// What the file system says to a SEEK, and the hole that it so claims.
 struct Claim {
@@ -85,6 +90,16 @@ impl Dispatcher {
             true => Fetched::Sent,
             false => Fetched::Unknown,
         }
+    }
+
+    /// The kernel drops all pages of a file, and sends those that were written, one by one. It is waited for
+    /// as long as threads can be spared; EINTR: the caller has got a signal.
+    pub(super) fn fetch_all_pages(&self, request: &Request<'_>, ino: Ino) -> vfs::Result<()> {
+        let listening = self.waits.listen(request.header.unique);
+        let Some(_place) = self.waiters.enter_for_long(request.origin) else { return Ok(()) };
+        let ticket = self.notifier.drop_pages(ino, 0, 0);
+        let begun = Instant::now();
+        listening.wait(&mut || Ok(self.notifier.wait(ticket) || begun.elapsed() > LONGEST))
     }
 
     /// The attributes, for an answer to `stat`.

@@ -123,3 +123,23 @@ fn what_a_snapshot_has_is_not_written_over() {
     }
     close_and_judge(&image, fs);
 }
+
+/// Of a write that makes a file longer by parts, what has no space is a hole between them.
+#[test]
+fn between_parts_that_stay_are_holes() {
+    testkit::require!(kernel_btrfs);
+    for mkfs in [&[][..], &["-O", "^no-holes"]] {
+        let image = Image::new(256 * MIB, mkfs);
+        let fs = image.open();
+        let ino = new_file(&fs, "parts", &[]);
+        for at in [0, 8192, 20480] {
+            fs.fallocate(&CX, ino, FallocateMode::KeepSize, at, 4096).expect("room");
+        }
+        assert_eq!(fill(&fs), libc::ENOSPC);
+        assert_eq!(errno(fs.write(&CX, ino, 0, &[6; 24576], CACHED)), libc::ENOSPC);
+        let content = common::read(&fs, fs.root(), "parts");
+        let expected = [6, 0, 6, 0, 0, 6].map(|byte| [byte; 4096]);
+        assert!(content == expected.concat());
+        close_and_judge(&image, fs);
+    }
+}

@@ -7,7 +7,7 @@
 //! What it does not know: why there is no other room.
 
 use super::append;
-use super::io::{check_file, prepare, replace, take_privileges, whole_sectors};
+use super::io::{check_file, hole_to, prepare, replace, take_privileges, whole_sectors};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::map_range;
@@ -17,7 +17,7 @@ use crate::writeback::{Own, WriteMode, is_inline, store_in_own};
 use btrfs_disk::items::inode_flags;
 use inode_index::Ref;
 use std::ops::Range;
-use vfs::{Result, WriteFlags};
+use vfs::{Errno, Result, WriteFlags};
 
 /// Files without these have no such space, as for the kernel.
 const HAVE_SPACE: u64 = inode_flags::PREALLOC | inode_flags::NODATACOW;
@@ -96,6 +96,7 @@ fn write_locked(
     let stored = runs.into_iter().try_for_each(|run| {
         let (from, to) = (run.start.max(offset), run.end.min(offset + data.len() as u64));
         let part = &data[(from - offset) as usize..(to - offset) as usize];
+        leave_gap(engine, inode, state, from)?;
         write_run(engine, inode, state, (from, part), flags)
     });
     state.item_dirty = true;
@@ -113,6 +114,18 @@ fn gathers_before(engine: &Engine, inode: &Inode, state: &mut State, offset: u64
     let size = state.item.size;
     let leaves_a_gap = offset > size && !size.is_multiple_of(engine.core.sector());
     Ok(leaves_a_gap || is_inline(&engine.writeback, inode.id, state)?)
+}
+
+/// Before a run that lies behind the end: what is in front of it, and was refused, becomes a hole.
+fn leave_gap(engine: &Engine, inode: &Ref<Inode>, state: &mut State, from: u64) -> Result<()> {
+    if from <= state.item.size {
+        return Ok(());
+    }
+    // The rest of the last sector would have to gather in memory.
+    if !state.item.size.is_multiple_of(engine.core.sector()) {
+        return Err(Errno::ENOSPC.into());
+    }
+    hole_to(engine, inode, state, from)
 }
 
 fn write_run(

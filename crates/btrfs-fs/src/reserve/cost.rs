@@ -201,10 +201,11 @@ pub(crate) fn write(geometry: &Geometry, gathers: bool) -> Cost {
 }
 
 /// As [`write`], where `items` extent items of a file's own take `sectors` of content themselves. Each is cut in three
-/// at most, its extent is named once more, or by another item, and its checksums come.
+/// at most, its extent is named once more, or by another item, and its checksums come; in front of each may be a hole
+/// that the file grows over.
 pub(crate) fn write_in_place(geometry: &Geometry, sectors: u64, items: u64) -> Cost {
     let bytes = 2 * items * UNWRITTEN + sectors * geometry.csum.size() as u64;
-    write(geometry, false) + cost(RUN + 1, bytes, 3 * items)
+    write(geometry, false) + cost(RUN + 1, bytes, 3 * items) + holes(items)
 }
 
 /// Space for a file without content: a run of extents for each piece is counted apart

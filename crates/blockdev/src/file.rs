@@ -5,11 +5,11 @@
 
 use crate::direct::Direct;
 use crate::{BlockDevice, Span, lock};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -75,22 +75,11 @@ impl FileDevice {
     }
 
     /// Makes an image of `len` bytes, all holes, where nothing is: also where a symbolic link leads that leads to
-    /// nothing. `AlreadyExists`: something is there, and stays as it is. Where it fails otherwise nothing is left.
+    /// nothing. `AlreadyExists`: something is there, and stays as it is. Where it fails otherwise nothing is left but
+    /// what another has taken by then.
     pub fn create_new(path: &Path, len: u64) -> io::Result<FileDevice> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        let mut at = path.to_owned();
-        let mut opened = options.open(&at);
-        for _ in 0..MOST_LINKS {
-            let Err(error) = &opened else { break };
-            let leads_nowhere = error.kind() == io::ErrorKind::AlreadyExists && !at.exists();
-            let Some(to) = at.read_link().ok().filter(|_| leads_nowhere) else { break };
-            at = at.parent().unwrap_or(Path::new("")).join(to);
-            opened = options.open(&at);
-        }
-        let file = opened?;
-        let locked = lock::lock(&file, true, None).and_then(|()| file.set_len(len));
-        locked.inspect_err(|_| drop(remove(&at)))?;
+        let (file, at) = new_file(path)?;
+        fill_new(&file, &at, len)?;
         Self::from_file(file, path, false, false, None)
     }
 
@@ -148,6 +137,56 @@ impl FileDevice {
             _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range behind the end")),
         }
     }
+}
+
+/// A file that was not there, and where `path` leads to it. Links are followed as the kernel follows them with
+/// `fs.protected_symlinks`, whatever that says: who makes an image in /tmp as root makes it at nobody else's choice.
+fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    let mut at = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let there = match options.open(&at) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => error,
+            opened => return Ok((opened?, at)),
+        };
+        let link = at.symlink_metadata()?;
+        if !link.is_symlink() {
+            return Err(there);
+        }
+        let parent = at.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new(".")).to_owned();
+        // Before it is read: nobody else can put another one in the place of one that passes.
+        may_follow(&link, &parent.metadata()?)?;
+        match at.metadata() {
+            Ok(_) => return Err(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        at = parent.join(at.read_link()?);
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// Where everybody may make links, but remove only his own, those of strangers are not followed.
+fn may_follow(link: &Metadata, dir: &Metadata) -> io::Result<()> {
+    const STICKY_AND_OPEN: u32 = 0o1002;
+    // SAFETY: geteuid takes nothing, and always succeeds.
+    let caller = unsafe { libc::geteuid() };
+    let open_to_all = dir.mode() & STICKY_AND_OPEN == STICKY_AND_OPEN;
+    match open_to_all && link.uid() != caller && link.uid() != dir.uid() {
+        true => Err(io::Error::from_raw_os_error(libc::EACCES)),
+        false => Ok(()),
+    }
+}
+
+/// Gives the file that was made at `at` its length, unless somebody else has found and taken it.
+fn fill_new(file: &File, at: &Path, len: u64) -> io::Result<()> {
+    lock::lock(file, true, None)?;
+    if file.metadata()?.len() != 0 {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    file.set_len(len).inspect_err(|_| drop(std::fs::remove_file(at)))
 }
 
 /// A file that is unlocked when nobody here has it any more.
@@ -367,10 +406,59 @@ mod tests {
         // It leads to itself.
         std::fs::remove_file(&link).expect("remove");
         std::os::unix::fs::symlink(&link, &link).expect("link");
-        exists(&link);
+        let made = FileDevice::create_new(&link, 4096).map(|_| ());
+        assert_eq!(made.expect_err("a loop").raw_os_error(), Some(libc::ELOOP));
         for name in [&path, &link] {
             std::fs::remove_file(name).expect("remove");
         }
+    }
+
+    /// Root made the file for him, and where he wanted it.
+    #[test]
+    fn a_strangers_link_in_a_directory_of_all_is_not_followed() {
+        use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+        let (dir, target) = (scratch("of-all"), scratch("target"));
+        std::fs::create_dir(&dir).expect("mkdir");
+        let mode = |mode| {
+            std::fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).expect("chmod");
+        };
+        let [theirs, own, behind] = ["theirs", "own", "behind"].map(|name| dir.join(name));
+        symlink(&target, &theirs).expect("link");
+        symlink(&target, &own).expect("link");
+        symlink("theirs", &behind).expect("link");
+        // As root; nobody else makes links of others.
+        if lchown(&theirs, Some(1000), None).is_ok() {
+            mode(0o1777);
+            for link in [&theirs, &behind] {
+                let refused = FileDevice::create_new(link, 4096).map(|_| ()).expect_err("theirs");
+                assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+                assert!(!target.exists() && theirs.is_symlink());
+            }
+            // As the kernel follows them where not everybody can make any.
+            mode(0o755);
+            drop(FileDevice::create_new(&behind, 4096).expect("created"));
+            std::fs::remove_file(&target).expect("remove");
+        }
+        mode(0o1777);
+        drop(FileDevice::create_new(&own, 4096).expect("created"));
+        assert!(target.is_file());
+        std::fs::remove_file(&target).expect("remove");
+        std::fs::remove_dir_all(&dir).expect("remove");
+    }
+
+    #[test]
+    fn a_new_file_that_another_has_taken_stays_his() {
+        let path = scratch("taken");
+        let (file, at) = new_file(&path).expect("made");
+        let other = FileDevice::open(&path, false, false).expect("open");
+        let refused = fill_new(&file, &at, 4096).expect_err("taken");
+        assert!(refused.kind() == io::ErrorKind::ResourceBusy && path.exists());
+        other.set_file_len(8192).expect("length");
+        drop(other);
+        let refused = fill_new(&file, &at, 4096).expect_err("his");
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(path.metadata().expect("there").len(), 8192);
+        std::fs::remove_file(&path).expect("remove");
     }
 
     #[test]

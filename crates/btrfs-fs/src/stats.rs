@@ -6,6 +6,7 @@ btrfs_txn::counters!(Stats {
     commits_for_space = "commit.for_space",
     commits_short = "commit.short",
     commits_unkept = "commit.unkept",
+    commits_after_readers = "commit.after_readers",
     commits_over_promise = "commit.over_promise",
     commit_ns = "commit.total_ns",
     commit_max_ns = "commit.max_ns",

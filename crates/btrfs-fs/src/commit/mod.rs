@@ -56,6 +56,8 @@ pub(crate) struct Committer {
     retired: Retired,
     /// Nothing is committed but by `commit_held`.
     held: AtomicBool,
+    /// Readers of old roots have been waited for, and have them still.
+    in_vain: AtomicBool,
     /// What can be done once everything is durable, with no lock held.
     afterwards: OnceLock<Box<dyn Fn(Flushed) + Send + Sync>>,
 }
@@ -72,7 +74,7 @@ impl Committer {
         device_stats: Arc<DeviceStats>,
         stats: Arc<Stats>,
     ) -> Committer {
-        let (turns, owed, retired, held, afterwards) = Default::default();
+        let (turns, owed, retired, held, in_vain, afterwards) = Default::default();
         Committer {
             core,
             reservations,
@@ -87,6 +89,7 @@ impl Committer {
             owed,
             retired,
             held,
+            in_vain,
             afterwards,
         }
     }
@@ -106,6 +109,24 @@ impl Committer {
     pub(crate) fn wait_for_readers(&self, kind: Kind) {
         let until = Instant::now() + READERS;
         while self.core.space.pinned(kind) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What is kept for commits may be what the one before has freed: that is waited for, once for who reads for
+    /// long.
+    fn wait_for_kept_room(&self) {
+        if self.reservations.commit_has_room() {
+            return self.in_vain.store(false, Ordering::Relaxed);
+        }
+        if self.is_idle() || self.in_vain.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.stats.commits_after_readers.add(1);
+        let until = Instant::now() + READERS;
+        let comes =
+            || !self.reservations.commit_has_room() && self.core.space.pinned(Kind::Metadata) > 0;
+        while comes() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -178,6 +199,7 @@ impl Committer {
         let mut made = None;
         self.land_what_would_outgrow(Urgency::Awaited)?;
         let work = |urgency| {
+            self.wait_for_kept_room();
             let _still = self.core.addresses.change();
             if !self.core.layers().current.extents.is_empty() {
                 self.commit_trees(Instant::now(), Duration::ZERO, urgency)?;
@@ -200,6 +222,7 @@ impl Committer {
             Wanted::Everything => self.commit_until_flushed(urgency),
             Wanted::WrittenBack => {
                 self.land_what_would_outgrow(urgency)?;
+                self.wait_for_kept_room();
                 self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Flushed::All)
             }
         })
@@ -331,15 +354,14 @@ impl Committer {
             }
             landed => landed,
         };
-        self.commit_trees(start, start.elapsed(), urgency)?;
+        let flushed = start.elapsed();
+        self.wait_for_kept_room();
+        self.commit_trees(start, flushed, urgency)?;
         Ok(landed)
     }
 
     /// Commits what is in the delta; content landed from `start` on for `flushed`.
     fn commit_trees(&self, start: Instant, flushed: Duration, urgency: Urgency) -> Attempt<()> {
-        if !self.reservations.commit_has_room() {
-            self.wait_for_readers(Kind::Metadata);
-        }
         let sealed = self.commit_epoch(urgency)?;
         // Behind the superblock, as what the commit freed.
         self.core.discards.issue(&self.core.space).fs()?;

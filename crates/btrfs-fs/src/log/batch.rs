@@ -99,7 +99,7 @@ impl TreeLog {
             return Err(Fallback::Stale.into());
         }
         // Without room for it another commit would follow, before what this one freed has come back.
-        if let Some(written) = self.write_nodes(&view, work, log, Priority::Commit)? {
+        if let Some(written) = self.write_nodes(&view, work, log, Priority::Delete)? {
             self.stats.log_carried.add(log.members.len() as u64);
             log.root = Some(written.root);
         }

@@ -361,9 +361,14 @@ impl Space {
     }
 
     /// Device bytes that a data chunk may take: metadata reservations keep theirs.
-    fn data_room(&self, device: &Device) -> u64 {
+    pub(super) fn data_room(&self, device: &Device) -> u64 {
+        self.data_room_without(device, 0)
+    }
+
+    /// The same if `forgone` bytes of metadata reservations were given back.
+    fn data_room_without(&self, device: &Device, forgone: u64) -> u64 {
         let metadata = self.class(Kind::Metadata);
-        let owed = if self.mixed() { 0 } else { metadata.owed(0) };
+        let owed = if self.mixed() { 0 } else { metadata.owed(forgone) };
         if owed == 0 {
             return device.unallocated();
         }
@@ -381,7 +386,7 @@ impl Space {
         }
         let device = self.device.lock();
         let least = SMALLEST * self.class(Kind::Data).copies();
-        let room = |owed| device.unallocated().saturating_sub(owed) >= least;
+        let room = |forgone| self.data_room_without(&device, forgone) >= least;
         let metadata = self.class(Kind::Metadata);
         let kept = metadata.global_reserve.load(Ordering::Relaxed);
         let spare = metadata.available() - kept;
@@ -390,8 +395,7 @@ impl Space {
             usable > spare && usable <= spare.saturating_add(forgone as i64)
         };
         let groups = metadata.snapshot();
-        (!room(metadata.owed(0)) && room(metadata.owed(forgone)))
-            || (groups.len() > 1 && groups.iter().any(closes))
+        (!room(0) && room(forgone)) || (groups.len() > 1 && groups.iter().any(closes))
     }
 
     fn describe(&self, device: &Device, flags: u64, len: u64, at: &[Physical]) -> NewChunk {

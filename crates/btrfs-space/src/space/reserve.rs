@@ -164,12 +164,9 @@ impl Space {
     pub(super) fn could_hold(&self, kind: Kind, bytes: i64, floor: i64) -> Result<()> {
         let class = self.class(kind);
         // This first: a chunk that comes meanwhile is counted twice, and not at all the other way round.
-        let unallocated = self.unallocated.load(Ordering::Acquire);
         let room = match kind {
-            Kind::Data if !self.mixed() => {
-                unallocated.saturating_sub(self.class(Kind::Metadata).owed(0))
-            }
-            _ => unallocated,
+            Kind::Data => self.data_room(&self.device.lock()),
+            _ => self.unallocated.load(Ordering::Acquire),
         };
         let room = (room / class.copies()) as i64;
         let most = class.available().saturating_add(room).saturating_sub(floor);

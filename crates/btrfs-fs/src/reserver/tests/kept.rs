@@ -8,8 +8,8 @@ use blockdev::MemDevice;
 use blocksim::Hooked;
 use btrfs_space::{Kind, MetadataReservation, Priority};
 use btrfs_txn::delta::Level;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use vfs::{FileKind, FileSystem, Ino, XattrMode};
 
 /// All metadata that removals could still have: what is kept for commits is left.
@@ -34,12 +34,17 @@ fn a_commit_waits_for_what_the_one_before_has_freed() {
     let reads = fs.engine.core.roots();
     // Each is a commit.
     fs.set_label(&CX, b"first").expect("label");
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
+        scope.spawn(|| {
+            let reads = reads;
+            while stat(&fs, "commit.after_readers") == 0 && !done.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             drop(reads);
         });
         fs.set_label(&CX, b"second").expect("label");
+        done.store(true, Ordering::Relaxed);
     });
     end(&fs, &inos, rest, "the label is kept");
 }
@@ -76,7 +81,7 @@ fn a_log_is_carried_along_where_there_is_no_ordinary_room() {
 #[test]
 fn what_an_operation_reserves_is_enough_whatever_number_of_subvolumes_there_is() {
     let fs = volume(128, 4096);
-    let subs: Vec<Ino> = (0..6)
+    let subs: Vec<Ino> = (0..40)
         .map(|number| {
             let made = fs.create_subvolume(&Caller::root(), fs.root(), &name(number));
             made.expect("subvolume").1.attr.ino

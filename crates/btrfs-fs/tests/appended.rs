@@ -9,6 +9,7 @@ use testkit::ops::Rng;
 use vfs::{FileSystem, Ino, WriteFlags};
 
 const APPEND: u32 = 0x20;
+const NODUMP: u32 = 0x40;
 const CACHED: WriteFlags =
     WriteFlags { cached: true, direct: false, kill_priv: false, sync: false };
 const MOST: usize = 1 << 20;
@@ -83,5 +84,19 @@ fn parts_come_in_any_order() {
         *other.last_mut().expect("a byte") ^= 4;
         assert_eq!(cached(&fs, ino, at, &other), libc::EPERM, "seed {seed}: at {at}");
     }
+    close_and_judge(&image, fs);
+}
+
+/// Other flags make nothing of what is still to come a content that is there.
+#[test]
+fn other_flags_leave_gaps() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ino = append_only(&fs, "file", b"");
+    assert_eq!(cached(&fs, ino, 8192, &[2; 4096]), 0);
+    fs.set_flags(&CX, ino, APPEND | NODUMP).expect("chattr +d");
+    assert_eq!(cached(&fs, ino, 0, &[1; 8192]), 0);
+    assert_eq!(cached(&fs, ino, 0, &[3; 8192]), libc::EPERM);
+    assert!(content(&fs, ino) == [[1; 4096], [1; 4096], [2; 4096]].concat());
     close_and_judge(&image, fs);
 }

@@ -70,7 +70,9 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
         xattrs::remove(&op, inode.id, PROPERTY)?;
     }
     state.item.flags = new;
-    state.gaps = None;
+    if new & disk::APPEND == 0 {
+        state.gaps = None;
+    }
     state.item.ctime = engine.core.now();
     put_inode(&op, inode.id, &mut state);
     Ok(())

@@ -51,6 +51,18 @@ fn what_has_no_place_stays_in_memory() {
     content_stays_of(base.device.clone(), at, (LONG, CACHED), || flip(&base, lost));
 }
 
+/// What covers it needs nothing of the beginning.
+#[test]
+fn the_beginning_stays_in_memory() {
+    for len in [LONG, 2 * SECTOR as usize, SECTOR as usize] {
+        let (base, leaves) = in_pieces();
+        let (lost, at) = leaves[0];
+        assert_eq!(at, 0);
+        flip(&base, lost);
+        content_stays_of(base.device.clone(), 0, (len, CACHED), || flip(&base, lost));
+    }
+}
+
 #[test]
 fn what_has_a_place_lands_though_the_beginning_is_lost() {
     let (base, leaves) = in_pieces();

@@ -251,10 +251,13 @@ pub(super) fn prepare(
         true => state.content_changes()?,
         false => state.content_is_replaced()?,
     }
+    let (sector, len) = (engine.core.sector(), data.len() as u64);
+    // Not what is written over wholly. It stays where it is until that lands, which takes another look.
+    let needs_beginning = offset < sector && (offset > 0 || len < sector && len < state.item.size);
     match load_inline(&engine.writeback, inode.id, state) {
         // How the file begins is not known, and not needed. Who writes is told; but what the kernel's cache
         // gives away is nowhere else.
-        Err(error) if flags.cached && offset >= engine.core.sector() && error.is_of_medium() => {}
+        Err(error) if flags.cached && !needs_beginning && error.is_of_medium() => {}
         loaded => budget.spend(loaded?),
     }
     if offset > state.item.size {

@@ -8,7 +8,7 @@ use btrfs_disk::key::kind::EXTENT_DATA;
 use common::{CX, find, new_file};
 use fuzzing::hostile::base::Base;
 use lost::{content_stays_of, flip, is_sound, leaves, open, volume};
-use vfs::{FileSystem, WriteFlags, XattrMode};
+use vfs::{FallocateMode, FileSystem, WriteFlags, XattrMode};
 
 const SECTOR: u64 = 4096;
 const PIECES: u64 = 400;
@@ -88,4 +88,31 @@ fn what_has_a_place_lands_though_the_beginning_is_lost() {
     fs.destroy().expect("close");
     drop(fs);
     is_sound(&base);
+}
+
+/// That the file's own space cannot be looked for is not why a write finds no room.
+#[test]
+fn a_full_volume_says_so() {
+    let (base, leaves) = in_pieces();
+    let (lost, at) = leaves[leaves.len() / 2];
+    let fs = open(&base.device);
+    let pieces = find(&fs, fs.root(), "pieces").expect("there");
+    let end = (PIECES + 100) * 2 * SECTOR;
+    fs.fallocate(&CX, pieces, FallocateMode::KeepSize, end, SECTOR).expect("room");
+    let (rest, mut end) = (new_file(&fs, "rest", &[]), 0);
+    for len in [LONG, SECTOR as usize] {
+        while let Ok(written) = fs.write(&CX, rest, end, &vec![1; len], Default::default()) {
+            end += written as u64;
+        }
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    flip(&base, lost);
+    let fs = open(&base.device);
+    let pieces = find(&fs, fs.root(), "pieces").expect("there");
+    for flags in [WriteFlags::default(), CACHED] {
+        let written = fs.write(&CX, pieces, at, &[9; LONG], flags);
+        assert_eq!(common::errno(written), libc::ENOSPC);
+    }
+    fs.destroy().expect("close");
 }

@@ -104,10 +104,20 @@ fn write_where_room_is(
     }
     match write_in_room(engine, inode, (offset, data), flags) {
         Err(error) if [libc::ENOSPC, libc::EDQUOT].contains(&error.errno()) => {
-            in_place(flags.cached)?.ok_or(error)
+            match in_place(flags.cached) {
+                Ok(Some(wants_sync)) => Ok(wants_sync),
+                Err(other) if is_of_write(&other) => Err(other),
+                _ => Err(error),
+            }
         }
         written => written,
     }
+}
+
+/// What a write into a file's own space says for itself, and not for want of another place.
+fn is_of_write(error: &FsError) -> bool {
+    let forbidden = [libc::EPERM, libc::ETXTBSY].contains(&error.errno());
+    forbidden || matches!(error, FsError::Io { .. })
 }
 
 /// Into space that is reserved for it.

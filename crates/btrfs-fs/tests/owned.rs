@@ -8,6 +8,7 @@ use common::{CX, Image, close_and_judge, errno, new_file};
 use vfs::{FallocateMode, FileSystem, Ino, WriteFlags};
 
 const MIB: u64 = 1 << 20;
+const APPEND: u32 = 0x20;
 const NOCOW: u32 = 0x0080_0000;
 const BUFFERED: WriteFlags =
     WriteFlags { direct: false, cached: false, kill_priv: false, sync: false };
@@ -142,4 +143,25 @@ fn between_parts_that_stay_are_holes() {
         assert!(content == expected.concat());
         close_and_judge(&image, fs);
     }
+}
+
+/// Of what was appended by parts the rest may come still.
+#[test]
+fn what_was_refused_between_parts_is_a_gap() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    let ino = new_file(&fs, "log", &[]);
+    for at in [0, 2 * MIB] {
+        fs.fallocate(&CX, ino, FallocateMode::KeepSize, at, MIB).expect("room");
+    }
+    fs.set_flags(&CX, ino, APPEND).expect("chattr +a");
+    assert_eq!(fill(&fs), libc::ENOSPC);
+    let cached = |at, byte| errno(fs.write(&CX, ino, at, &[byte; MIB as usize], CACHED));
+    assert_eq!(cached(3 * MIB / 2, 2), libc::ENOSPC);
+    assert_eq!(cached(0, 1), 0);
+    let half = MIB as usize / 2;
+    let content = common::read(&fs, fs.root(), "log");
+    assert!(content == [1, 1, 0, 0, 2].map(|byte| vec![byte; half]).concat());
+    close_and_judge(&image, fs);
 }

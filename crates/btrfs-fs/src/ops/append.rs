@@ -47,17 +47,22 @@ pub(super) fn appends(
     Ok(true)
 }
 
-/// A file that was `size` bytes long was written to.
-pub(super) fn wrote(state: &mut State, size: u64, written: Range<u64>, flags: WriteFlags) {
+/// To a file that was `size` bytes long these parts were written, ascending. What of its new length is in front of
+/// one is a gap, whether it comes still or was refused.
+pub(super) fn wrote(state: &mut State, size: u64, parts: &[Range<u64>], flags: WriteFlags) {
     if !flags.cached || state.item.flags & inode_flags::APPEND == 0 {
         return;
     }
-    if written.start > size {
-        state.gaps.get_or_insert_default().add(size..written.start);
-    } else if let Some(gaps) = &mut state.gaps {
-        gaps.fill(&written);
-        if gaps.count() == 0 {
-            state.gaps = None;
+    let mut end = size;
+    for part in parts {
+        if part.start > end {
+            state.gaps.get_or_insert_default().add(end..part.start);
+        } else if let Some(gaps) = &mut state.gaps {
+            gaps.fill(part);
         }
+        end = end.max(part.end);
+    }
+    if state.gaps.as_ref().is_some_and(|gaps| gaps.count() == 0) {
+        state.gaps = None;
     }
 }

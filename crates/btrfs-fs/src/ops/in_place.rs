@@ -93,16 +93,16 @@ fn write_locked(
     let size = state.item.size;
     prepare(engine, inode, state, (offset, data, flags), &mut nothing)?;
     take_privileges(engine, inode, state, flags)?;
+    let mut written = Vec::new();
     let stored = runs.into_iter().try_for_each(|run| {
         let (from, to) = (run.start.max(offset), run.end.min(offset + data.len() as u64));
         let part = &data[(from - offset) as usize..(to - offset) as usize];
-        leave_gap(engine, inode, state, from)?;
-        write_run(engine, inode, state, (from, part), flags)
+        write_run(engine, inode, state, (from, part), flags)?;
+        written.push(from..to);
+        Ok(())
     });
     state.item_dirty = true;
-    if stored.is_ok() && whole {
-        append::wrote(state, size, offset..offset + data.len() as u64, flags);
-    }
+    append::wrote(state, size, &written, flags);
     engine.writeback.note_written(inode, state, data.len() as u64);
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     stored.map(|()| if whole { Tried::Written(wants_sync) } else { Tried::Lacks })
@@ -130,11 +130,12 @@ fn leave_gap(engine: &Engine, inode: &Ref<Inode>, state: &mut State, from: u64) 
 
 fn write_run(
     engine: &Engine,
-    inode: &Inode,
+    inode: &Ref<Inode>,
     state: &mut State,
     (offset, data): (u64, &[u8]),
     flags: WriteFlags,
 ) -> Result<()> {
+    leave_gap(engine, inode, state, offset)?;
     let whole = whole_sectors(engine, inode, state, offset, data)?;
     // A refusal of the device is told by this write: nothing of it stays in memory.
     let way = if flags.direct { WriteMode::Direct } else { WriteMode::Through };

@@ -175,8 +175,10 @@ fn write_locked(
     };
     state.item_dirty = true;
     engine.writeback.note_written(inode, &state, data.len() as u64);
-    if result.is_ok() {
-        append::wrote(&mut state, size, offset..offset + data.len() as u64, flags);
+    // Of one that failed the file may have the beginning, and be longer by it.
+    let end = if result.is_ok() { offset + data.len() as u64 } else { state.item.size };
+    if result.is_ok() || end > size {
+        append::wrote(&mut state, size, &[offset..end], flags);
     }
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)

@@ -6,7 +6,7 @@ mod common;
 use btrfs_fs::BtrfsFs;
 use common::{CX, Image, close_and_judge, errno, new_file};
 use testkit::ops::Rng;
-use vfs::{FileSystem, Ino, WriteFlags};
+use vfs::{FallocateMode, FileSystem, Ino, WriteFlags};
 
 const APPEND: u32 = 0x20;
 const NODUMP: u32 = 0x40;
@@ -98,5 +98,18 @@ fn other_flags_leave_gaps() {
     assert_eq!(cached(&fs, ino, 0, &[1; 8192]), 0);
     assert_eq!(cached(&fs, ino, 0, &[3; 8192]), libc::EPERM);
     assert!(content(&fs, ino) == [[1; 4096], [1; 4096], [2; 4096]].concat());
+    close_and_judge(&image, fs);
+}
+
+/// Who allocates first what is appended then has written nothing yet.
+#[test]
+fn what_is_allocated_may_be_filled() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ino = append_only(&fs, "file", b"");
+    fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, MOST as u64).expect("room");
+    assert_eq!(cached(&fs, ino, 0, &[1; MOST]), 0);
+    assert_eq!(cached(&fs, ino, 0, &[3; 4096]), libc::EPERM);
+    assert!(content(&fs, ino) == [1; MOST]);
     close_and_judge(&image, fs);
 }

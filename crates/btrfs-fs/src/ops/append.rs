@@ -66,3 +66,13 @@ pub(super) fn wrote(state: &mut State, size: u64, parts: &[Range<u64>], flags: W
         state.gaps = None;
     }
 }
+
+/// A file gets longer, and nothing was written there: what comes still may have been allocated first.
+pub(super) fn grow(state: &mut State, end: u64) {
+    let size = std::mem::replace(&mut state.item.size, end);
+    // Some are left for what the kernel has under way.
+    let room = state.gaps.as_ref().is_none_or(|gaps| gaps.count() < MOST / 2);
+    if state.item.flags & inode_flags::APPEND != 0 && room {
+        state.gaps.get_or_insert_default().add(size..end);
+    }
+}

@@ -1,5 +1,6 @@
 //! fallocate: allocate, punch, zero.
 
+use super::append;
 use super::behind_end::drop_content_behind_end;
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::{
@@ -344,7 +345,7 @@ fn allocate_range(
         return Ok(Done::Part);
     }
     if grows {
-        state.item.size = end;
+        append::grow(state, end);
     }
     Ok(Done::All)
 }

@@ -33,6 +33,9 @@ use vfs::{Ino, Result};
 /// Chosen, not measured.
 const PROOF_CACHE: usize = 256 << 10;
 
+/// The kernel's, with the byte behind the path.
+const PATH_MAX: usize = 4096;
+
 impl BtrfsFs {
     /// Opens the volume on `device`. Unless it is opened read-only, unfinished work of an
     /// earlier crash is finished.
@@ -338,11 +341,14 @@ fn choose_root(engine: &Engine) -> Result<(Ino, Begin)> {
 }
 
 /// The top of the volume and the path from there to the subvolume whose root directory is `id`; `None` where none leads to
-/// it, or nobody can read what is on the way.
+/// it, or nobody can read what is on the way, or say it: paths are of less than `PATH_MAX` bytes for the kernel.
 fn way_from_top(engine: &Engine, id: InodeId) -> Option<(Ino, Vec<u8>)> {
     let view = engine.core.view();
     let at = |wanted: &Subvol| subvol::choose(&view, &engine.subvols, wanted).ok();
     let path = ops::subvolume::path(engine, id.tree).ok()??;
+    if path.len() >= PATH_MAX {
+        return None;
+    }
     let top = at(&Subvol::Id(TreeId::FS))?;
     (at(&Subvol::Path(path.clone())) == Some(id)).then_some((number(top).ok()?, path))
 }

@@ -48,3 +48,23 @@ fn long_paths_are_told_whole() {
     mount.umount();
     gone(&image);
 }
+
+/// The way from the top of the volume was asked of the kernel in one piece.
+#[test]
+fn a_subvolume_behind_a_long_path_is_mounted() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("long-paths-mounted");
+    deep(&image);
+    let all = json(&fine(&["subvolume", "list", "--json", &image.at("/")]));
+    let all = all.as_array().or_else(|| all["subvolume-list"].as_array()).unwrap();
+    let id = all[DEPTH - 1]["id"].to_string();
+    for options in [format!("subvolid={id}"), "rw".into()] {
+        let mount = Mount::new(&image, &options);
+        std::fs::write(mount.join("file"), &options).unwrap();
+        assert_eq!(std::fs::read(mount.join("file")).unwrap(), options.as_bytes());
+        mount.umount();
+        gone(&image);
+        fine(&["subvolume", "set-default", &id, &image.at("/")]);
+    }
+}

@@ -13,7 +13,7 @@ use vfs::FileSystem;
 /// The steps of `serve`; `fuse::Config::STEPS` are those of mounting itself. `closing` is inside
 /// of what closes the volume.
 #[cfg(feature = "fault-injection")]
-const STEPS: &[&str] = &["log", "opened", "listening", "ready", CLOSING];
+const STEPS: &[&str] = &["log", "opened", "way", "beneath", "place", "listening", "ready", CLOSING];
 #[cfg(feature = "fault-injection")]
 const CLOSING: &str = "closing";
 #[cfg(feature = "fault-injection")]

@@ -90,20 +90,10 @@ fn serve_logged(
     let tender = memory::tend(request.options.fs.memory_bytes);
     let tender = tender.map_err(|e| starting("a thread", &e))?;
     let signals = await_signals(monitor.clone())?;
-    let (fs, medium) = open(request)?;
-    step("opened")?;
-    reporter.mounting();
+    let (fs, medium, mut session) = begin(request, reporter, monitor)?;
     let image = request.image.display();
-    let mut session = match mount(request, &fs, monitor) {
-        Ok(session) => session,
-        Err(error) => {
-            // Nothing was changed through it, but its recovery may have to be written.
-            let closed = fs.destroy();
-            closed.unwrap_or_else(|e| tracing::error!("closing {image}: {e}"));
-            return Err(error);
-        }
-    };
     let point = session.unmounter().mountpoint().to_owned();
+    request.options.limits.set(&point);
     let number = device_on(&point);
     let follower = number.as_deref().and_then(|number| follow(request, &fs, monitor, number));
     let receivers = receivers(request, &fs);
@@ -159,9 +149,34 @@ fn start_log(request: &Request) -> Result<LogPlace> {
     Ok(place)
 }
 
-fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
-    let mut options = request.options.fs.clone();
-    options.from_top = begin::from_top(&options, &request.point);
+/// Opens and mounts: from its top on, or where that cannot be, as far as it is asked for.
+fn begin(
+    request: &Request,
+    reporter: &mut Reporter,
+    monitor: &Arc<Monitor>,
+) -> Result<(Arc<BtrfsFs>, Medium, Session)> {
+    let (image, point) = (request.image.display(), request.point.display());
+    let mut from_top = begin::from_top(&request.options.fs, &request.point);
+    loop {
+        let (fs, medium) = open(request, from_top)?;
+        step("opened")?;
+        reporter.mounting();
+        let session = mount(request, &fs, monitor).inspect_err(|_| {
+            // Nothing was changed through it, but its recovery may have to be written.
+            fs.destroy().unwrap_or_else(|e| tracing::error!("closing {image}: {e}"));
+        })?;
+        let Err(failed) = begin::at(&request.point, fs.begin().1) else {
+            return Ok((fs, medium, session));
+        };
+        let why = io_text(&failed.error);
+        tracing::warn!("{point}: no other subvolume can be mounted beside this one: {why}");
+        begin::end(session, &failed).map_err(|e| Error::about(&point, e))?;
+        from_top = false;
+    }
+}
+
+fn open(request: &Request, from_top: bool) -> Result<(Arc<BtrfsFs>, Medium)> {
+    let options = Options { from_top, ..request.options.fs.clone() };
     // Where no mount of ours will hold a block device, we do.
     let held = matches!(source(request), Source::BlockDevice(_));
     let access = match options.read_only {
@@ -202,8 +217,7 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result
     if config.fsname == Config::default().fsname {
         config.fsname = request.image.display().to_string();
     }
-    let (ino, path) = fs.begin();
-    let top = fs.getattr(ino).map_err(|e| Error::about(request.image.display(), e))?;
+    let top = fs.getattr(fs.begin().0).map_err(|e| Error::about(request.image.display(), e))?;
     config.owners = request.options.owners(&top);
     config.source = source(request);
     config.callers = monitor.clone();
@@ -214,13 +228,7 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result
         machine::enable_uring();
     }
     let session = Session::mount(fault::in_serving(fs.clone()), &request.point, &config);
-    let session = session.map_err(|e| mounting(request, &e))?;
-    if !path.is_empty() {
-        let begun = begin::at(&request.point, path);
-        begun.map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
-    }
-    request.options.limits.set(session.unmounter().mountpoint());
-    Ok(session)
+    session.map_err(|e| mounting(request, &e))
 }
 
 /// Over a block device the kernel passes syncfs on, and umount(2) waits for the commit.

@@ -96,7 +96,22 @@ fn share(fs: &BtrfsFs, ino: Ino) {
     fs.clone_range(&CX, from, 0, ino, MIB, 0).expect("reflink");
 }
 
-const ALL: [(&str, Grows); 8] = [
+/// Of a write on a full volume only what is preallocated has its place.
+fn keep_a_part(fs: &BtrfsFs, ino: Ino) {
+    let (rest, mut end) = (common::new_file(fs, "rest", &[]), 0);
+    for len in [16 * MIB, MIB, 4096] {
+        while fs.fallocate(&CX, rest, FallocateMode::Allocate, end, len).is_ok() {
+            end += len;
+        }
+    }
+    let cached = WriteFlags { cached: true, ..WriteFlags::default() };
+    let written = fs.write(&CX, ino, 0, &[0; KEPT as usize + 4096], cached);
+    assert_eq!(common::errno(written), libc::ENOSPC);
+    assert_eq!(fs.getattr(ino).expect("there").size, KEPT + 4096);
+    set_size(fs, ino);
+}
+
+const ALL: [(&str, Grows); 9] = [
     ("set size", set_size),
     ("short write", write_short),
     ("long write", write_long),
@@ -105,6 +120,7 @@ const ALL: [(&str, Grows); 8] = [
     ("zero", zero),
     ("keep size", keep_size),
     ("share", share),
+    ("keep a part", keep_a_part),
 ];
 
 fn assert_zeros(fs: &BtrfsFs, ino: Ino, what: &str) {

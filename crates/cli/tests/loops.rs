@@ -7,7 +7,8 @@ use btrfs_disk::items::{DirItem, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::HEADER_SIZE;
 use btrfs_disk::{ChecksumType, FixedSize, Header, Key, TreeId};
-use common::{Image, KernelMount, PROGRAM, text};
+use common::mount::{Mount, place};
+use common::{Image, KernelMount, PROGRAM, failing, fine, text};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -199,6 +200,27 @@ fn subvolumes_in_a_circle_are_gone_through_once() {
         }
         ends(&["check", &word]);
     }
+}
+
+/// It was taken for the top level, so that who asked for that got the subvolume.
+#[test]
+fn a_mounted_subvolume_to_which_no_path_leads_is_not_the_top() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let image = Image::new("loops-mounted");
+    fine(&["subvolume", "create", &image.at("/x")]);
+    put_in_a_circle(&image.path, &[256]);
+    let mount = Mount::new(&image, "subvolid=256");
+    std::fs::write(mount.join("file"), "of x").expect("write");
+    let (second, word) = place(&image, "second");
+    for asked in ["rw", "subvolid=5", "subvol=/"] {
+        let (_, told) = failing(&["mount", "-o", asked, &image.word(), &word]);
+        assert!(told.contains("to which no path leads"), "{asked}: {told}");
+    }
+    fine(&["mount", "-o", "subvolid=256", &image.word(), &word]);
+    assert_eq!(std::fs::read(second.join("file")).expect("read"), b"of x");
+    fine(&["umount", &word]);
+    mount.umount();
 }
 
 #[test]

@@ -10,8 +10,10 @@ use crate::sys;
 use btrfs_disk::TreeId;
 use btrfs_fs::Subvol;
 use spinney::SubvolId;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// What became of the search.
@@ -32,8 +34,14 @@ pub fn find(top: &File, place: &Path, wanted: &Subvol) -> Result<Within> {
     let door = Door::on(top.try_clone().map_err(|e| Error::io(place, &e))?, place);
     let (mounted, _) = door.around()?;
     let none = || Ok(Within::Nowhere(format!("and has no subvolume {}", told(wanted))));
-    let Some(path) = path_of(&door, wanted)? else { return none() };
-    let above = mounted.path.unwrap_or_default();
+    let id = number_of(&door, wanted)?;
+    if id == Some(mounted.id) {
+        return Ok(Within::Top);
+    }
+    let Some(path) = path_of(&door, id, wanted)? else { return none() };
+    let lost = || format!("its subvolume with the number {}, to which no path leads", mounted.id.0);
+    let top_level = (mounted.id == SubvolId::TOP_LEVEL).then(Vec::new);
+    let Some(above) = mounted.path.or(top_level) else { return Ok(Within::Beside(lost())) };
     let (above, names) = (names(&above), names(&path));
     let Some(below) = names.strip_prefix(&above[..]) else {
         let (above, path) = (shown(&above.join(&b'/')), shown(&path));
@@ -45,12 +53,15 @@ pub fn find(top: &File, place: &Path, wanted: &Subvol) -> Result<Within> {
     if below.contains(&&b".."[..]) {
         return none();
     }
-    match directory(&top, &below.join(&b'/')) {
-        Ok(found) if is_root(&found, place)? => Ok(Within::Below(found, names.join(&b'/'))),
-        Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
+    match directory(&top, &below.join(&b'/')).map_err(|e| (e.raw_os_error(), e)) {
+        Ok(found) if is_it(&found, id, place)? => Ok(Within::Below(found, names.join(&b'/'))),
+        Err((Some(libc::EXDEV), _)) => {
             Ok(Within::Nowhere(format!("and something else is mounted over {}", shown(&path))))
         }
-        _ => none(),
+        Ok(_) | Err((Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP), _)) => none(),
+        Err((_, error)) => {
+            Err(Error::io(&place.join(OsStr::from_bytes(&below.join(&b'/'))), &error))
+        }
     }
 }
 
@@ -58,21 +69,31 @@ fn directory(top: &File, path: &[u8]) -> io::Result<File> {
     sys::open_beneath(top, path, libc::O_RDONLY | libc::O_DIRECTORY, 0)
 }
 
-fn is_root(dir: &File, place: &Path) -> Result<bool> {
+/// Whether it is the root directory of a subvolume, of that with the number if one was asked for: another may have its
+/// path by now.
+fn is_it(dir: &File, id: Option<SubvolId>, place: &Path) -> Result<bool> {
     let dir = dir.try_clone().map_err(|e| Error::io(place, &e))?;
-    Ok(Door::on(dir, place).around()?.1)
+    let (found, is_root) = Door::on(dir, place).around()?;
+    Ok(is_root && id.is_none_or(|id| id == found.id))
+}
+
+/// `None`: it is asked for by its path.
+fn number_of(door: &Door, wanted: &Subvol) -> Result<Option<SubvolId>> {
+    Ok(match wanted {
+        Subvol::Path(_) => None,
+        Subvol::Id(id) if *id == TreeId(0) => Some(SubvolId::TOP_LEVEL),
+        Subvol::Id(id) => Some(SubvolId(id.0)),
+        Subvol::Default => Some(door.default_subvolume()?),
+    })
 }
 
 /// From the top of the volume; `None`: there is no such subvolume, or no path to it.
-fn path_of(door: &Door, wanted: &Subvol) -> Result<Option<Vec<u8>>> {
-    let id = match wanted {
-        Subvol::Path(path) => return Ok(Some(path.clone())),
-        Subvol::Id(id) if *id == TreeId(0) => SubvolId(TreeId::FS.0),
-        Subvol::Id(id) => SubvolId(id.0),
-        Subvol::Default => door.default_subvolume()?,
-    };
+fn path_of(door: &Door, id: Option<SubvolId>, wanted: &Subvol) -> Result<Option<Vec<u8>>> {
+    if let Subvol::Path(path) = wanted {
+        return Ok(Some(path.clone()));
+    }
     let all = door.all()?.unwrap_or_default();
-    Ok(all.into_iter().find(|info| info.id == id).and_then(|info| info.path))
+    Ok(all.into_iter().find(|info| Some(info.id) == id).and_then(|info| info.path))
 }
 
 fn names(path: &[u8]) -> Vec<&[u8]> {

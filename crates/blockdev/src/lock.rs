@@ -51,9 +51,11 @@ fn is_busy(error: &io::Error) -> bool {
 }
 
 /// No file is so long.
+#[cfg(target_os = "linux")]
 const BEHIND: u64 = 1 << 61;
 
 /// The bytes of the part, or all, that a file can have.
+#[cfg(target_os = "linux")]
 fn bytes_of(part: Option<Span>) -> Span {
     let Span { start, len } = part.unwrap_or(Span { start: 0, len: BEHIND });
     let start = start.min(BEHIND - 1);
@@ -61,6 +63,7 @@ fn bytes_of(part: Option<Span>) -> Span {
 }
 
 /// What stands for these bytes where they are claimed by who cannot write.
+#[cfg(target_os = "linux")]
 fn claimed(bytes: Span) -> Span {
     Span { start: BEHIND + bytes.start, len: bytes.len }
 }

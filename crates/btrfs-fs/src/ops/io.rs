@@ -178,7 +178,7 @@ fn write_locked(
     // Of one that failed the file may have the beginning, and be longer by it.
     let end = if result.is_ok() { offset + data.len() as u64 } else { state.item.size };
     if result.is_ok() || end > size {
-        append::wrote(&mut state, size, &[offset..end], flags);
+        append::wrote(&mut state, size, std::slice::from_ref(&(offset..end)), flags);
     }
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)

@@ -182,11 +182,17 @@ fn may_follow(link: &Metadata, dir: &Metadata) -> io::Result<()> {
 
 /// Gives the file that was made at `at` its length, unless somebody else has found and taken it.
 fn fill_new(file: &File, at: &Path, len: u64) -> io::Result<()> {
-    lock::lock(file, true, None)?;
+    let is_anothers = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+    let remove = |error: &io::Error| {
+        if !is_anothers(error) {
+            drop(std::fs::remove_file(at));
+        }
+    };
+    lock::lock(file, true, None).inspect_err(remove)?;
     if file.metadata()?.len() != 0 {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    file.set_len(len).inspect_err(|_| drop(std::fs::remove_file(at)))
+    file.set_len(len).inspect_err(remove)
 }
 
 /// A file that is unlocked when nobody here has it any more.

@@ -24,7 +24,10 @@ fn leaf(number: u64) -> Node {
 
 #[test]
 fn a_nodes_memory_is_the_next_ones_or_goes_back() {
-    buffers::keep(|bytes| bytes.fill(0));
+    buffers::keep(|bytes| {
+        bytes.fill(0);
+        true
+    });
     let nodes: Vec<_> = (1..=1000).map(leaf).collect();
     let first = nodes[0].bytes().as_ptr();
     drop(nodes);

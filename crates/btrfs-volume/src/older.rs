@@ -2,8 +2,8 @@
 //! the device until another one needs the place.
 //!
 //! For volumes whose chunk tree is lost: system chunks, which the superblock knows by itself, have nothing but its
-//! nodes. No address is ever given to another chunk, so an older tree lacks chunks and tells of gone ones, and is not
-//! wrong about any other.
+//! nodes. An older tree lacks chunks and tells of gone ones. The address of the highest one, if that is gone, may be
+//! another's by now: what has checksums is found wrong by them then, and content without is not.
 //!
 //! What it does not know: which of them are whole. Who looks by one finds out.
 

@@ -18,6 +18,9 @@ cat "$REFERENCE/long" >>long
 head -c 5000000 "$REFERENCE/long" >late
 chattr +a late
 tail -c +5000001 "$REFERENCE/long" >>late
+touch still; chattr +i still; before=$(stat -c %y still)
+if touch -m still 2>/dev/null; then echo "the times of an immutable file changed"; exit 1; fi
+test "$(stat -c %y still)" = "$before"; chattr -i still
 "#;
 
 /// Stores into all pages but the first, closes the file to changes by `sys.argv[2]`, and only then has them sent. By the
@@ -31,6 +34,7 @@ os.ftruncate(fd, 3 << 20)
 memory = mmap.mmap(fd, 3 << 20)
 for page in range(1, 768):
     memory[page * 4096 : page * 4096 + 6] = b"stored"
+os.fchmod(fd, 0o640) # its ctime is another than its mtime
 fcntl.ioctl(fd, 0x40086602, struct.pack("l", {"+i": 0x10, "+a": 0x20}[flag]))
 memory.flush()
 memory.close()

@@ -119,7 +119,7 @@ impl Committer {
         if self.reservations.commit_has_room() {
             return self.in_vain.store(false, Ordering::Relaxed);
         }
-        if self.is_idle() || self.in_vain.swap(true, Ordering::Relaxed) {
+        if self.is_idle() || self.in_vain.load(Ordering::Relaxed) {
             return;
         }
         self.stats.commits_after_readers.add(1);
@@ -129,6 +129,7 @@ impl Committer {
         while comes() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.in_vain.store(!self.reservations.commit_has_room(), Ordering::Relaxed);
     }
 
     /// When this returns no commit runs and no log is written, and none before `commit_held`:

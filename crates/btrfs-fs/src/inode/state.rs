@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub(crate) refused: Option<Box<Heard>>,
     /// Of a file that may only grow: what the kernel's cache has passed over.
     pub(crate) gaps: Option<Box<Gaps>>,
+    /// The kernel's cache has sent content whose times it has not told yet.
+    pub(crate) times_due: bool,
     /// It becomes a file with fs-verity: its content stays as it is.
     pub(crate) making_verity: bool,
     /// Made without a name (`O_TMPFILE`): `link` may give it its first one.

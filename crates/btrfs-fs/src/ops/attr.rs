@@ -33,7 +33,7 @@ pub(crate) fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
 pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    check_allowed(inode.read()?.item.flags, set)?;
+    check_allowed(&*inode.read()?, set)?;
     if let Some(size) = set.size {
         set_size(engine, &inode, size, set)?;
     }
@@ -53,19 +53,21 @@ pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> 
     getattr(engine, ino)
 }
 
-/// A kernel that caches writes tells the times of one when it has sent the content: both are when that was
-/// written. What anybody else sets has a ctime of its own.
-fn is_of_a_cached_write(set: &SetAttr) -> bool {
-    let same = set.ctime.is_some_and(|ctime| set.mtime == Some(SetTime::At(ctime)));
-    same && *set == SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() }
+/// A kernel that caches writes tells the times when it has sent the content. What a user sets looks the same, so
+/// it is taken once for what was sent.
+fn are_times_of_content(state: &State, set: &SetAttr) -> bool {
+    let both = set.ctime.is_some() && matches!(set.mtime, Some(SetTime::At(_)));
+    let alone = *set == SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
+    state.times_due && both && alone
 }
 
 /// Immutable inodes change not at all, append-only ones at most their times to now. What was written before
 /// they were such was allowed.
-fn check_allowed(flags: u64, set: &SetAttr) -> Result<()> {
-    if is_of_a_cached_write(set) {
+fn check_allowed(state: &State, set: &SetAttr) -> Result<()> {
+    if are_times_of_content(state, set) {
         return Ok(());
     }
+    let flags = state.item.flags;
     let immutable = flags & inode_flags::IMMUTABLE != 0;
     let frozen = immutable || flags & inode_flags::APPEND != 0;
     let touch = set.atime == Some(SetTime::Now) && set.mtime == Some(SetTime::Now);
@@ -79,7 +81,8 @@ fn check_allowed(flags: u64, set: &SetAttr) -> Result<()> {
 }
 
 fn change(engine: &Engine, id: InodeId, state: &mut State, set: &SetAttr) -> Result<()> {
-    check_allowed(state.item.flags, set)?;
+    check_allowed(state, set)?;
+    state.times_due &= !are_times_of_content(state, set);
     let acl = match set.perm {
         Some(perm) => changed_acl(engine, id, perm)?,
         None => None,

@@ -259,6 +259,7 @@ pub(super) fn prepare(
     (offset, data, flags): (u64, &[u8], WriteFlags),
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
+    state.times_due |= flags.cached;
     match append::appends(engine, inode, state, (offset, data), flags)? {
         true => state.content_changes()?,
         false => state.content_is_replaced()?,

@@ -8,7 +8,7 @@
 use super::class::Class;
 use super::free_index::FreeIndex;
 use super::proof::Proof;
-use super::sync::{AtomicU64, Mutex, Ordering, Rank};
+use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Rank};
 use crate::Extent;
 use crate::free_space::Ranges;
 use btrfs_disk::items::BlockGroupItem;
@@ -30,6 +30,8 @@ pub(super) struct Group {
     largest: AtomicU64,
     /// Whether the free ranges were held against the extent tree.
     pub proof: Proof,
+    /// It seems empty and could not be found so: not to be given back in this mount.
+    pub doubtful: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -101,6 +103,7 @@ impl Group {
             excluded,
             recorded: AtomicU64::new(0),
             largest: AtomicU64::new(0),
+            doubtful: AtomicBool::new(false),
             proof: Proof::default(),
             state: Mutex::new(Rank::Group, State { free, aside: None, pinned: 0, used }),
         }

@@ -59,7 +59,8 @@ pub struct Claim<'a>(&'a Group);
 
 impl Space {
     /// From now on nothing is allocated from a group of the volume before `prover` has
-    /// found it right. It is called with no lock held but the group's turn.
+    /// found it right. It is called with the group's turn held, and with the chunk lock by who would give
+    /// the group back, as nothing else.
     pub fn prove_with(&self, prover: Box<Prover>) {
         assert!(self.prover.set(prover).is_ok(), "one prover");
     }

@@ -97,10 +97,14 @@ impl Space {
     }
 
     /// Whether nothing is in a group that seems empty. Who looks for room goes on without one that may have
-    /// something, so it is said here.
+    /// something, so it is said here; it is looked at once, since everybody who needs a chunk waits for that.
     fn is_proven(&self, group: &Group) -> bool {
+        if group.doubtful.load(Ordering::Relaxed) {
+            return false;
+        }
         let proven = self.prove(group);
         if let Err(why) = &proven {
+            group.doubtful.store(true, Ordering::Relaxed);
             let (start, len) = (group.start, group.len);
             tracing::error!(
                 group = start,

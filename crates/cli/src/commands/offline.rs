@@ -38,8 +38,8 @@ impl Offline {
     pub fn open_at(path: &Path, access: Access, start: &Start) -> Result<Offline> {
         let medium = image::open(path, access)?;
         let volume = Volume::look(medium.device(), start).map_err(|e| {
-            let remedy =
-                older_chunks(&medium, start).filter(|_| matches!(e, btrfs_disk::Error::Corrupt(_)));
+            let damaged = matches!(e, btrfs_disk::Error::Corrupt(_));
+            let remedy = damaged.then(|| older_chunks(&medium, start)).flatten();
             disk_error(path, &e).remedy(remedy.unwrap_or_else(|| opening_remedy(path, &e)))
         })?;
         let volume = Arc::new(volume);

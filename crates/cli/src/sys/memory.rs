@@ -63,8 +63,9 @@ fn page_size() -> usize {
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(65536)
 }
 
-/// Gives back the pages of a buffer, which is the allocator's as before and all zeros from here on.
-pub fn give_back_buffer(bytes: &mut [u8]) {
+/// Gives back the pages of a buffer, which is the allocator's as before and all zeros from here on. False: it has
+/// all its memory still.
+pub fn give_back_buffer(bytes: &mut [u8]) -> bool {
     if cfg!(target_os = "linux") {
         let page = page_size();
         let before = bytes.as_ptr().align_offset(page).min(bytes.len());
@@ -76,10 +77,11 @@ pub fn give_back_buffer(bytes: &mut [u8]) {
         if len == 0 || unsafe { libc::madvise(at.cast(), len, libc::MADV_DONTNEED) } == 0 {
             before.fill(0);
             behind.fill(0);
-            return;
+            return len > 0;
         }
     }
     bytes.fill(0);
+    false
 }
 
 /// How much memory this process has, also when it can open no file any more.
@@ -111,11 +113,11 @@ mod tests {
         let resident = Resident::of_this_process().unwrap();
         let mut bytes = vec![7u8; LEN];
         assert!(resident.bytes().unwrap() >= LEN as u64);
-        give_back_buffer(&mut bytes[100..LEN - 100]);
+        assert!(give_back_buffer(&mut bytes[100..LEN - 100]));
         assert!(bytes[..100].iter().chain(&bytes[LEN - 100..]).all(|byte| *byte == 7));
         assert!(bytes[100..LEN - 100].iter().all(|byte| *byte == 0));
         bytes.fill(8);
-        give_back_buffer(&mut bytes[5..9]);
+        assert!(!give_back_buffer(&mut bytes[5..9]), "no page lies in it");
         assert_eq!(bytes[3..11], [8, 8, 0, 0, 0, 0, 8, 8]);
     }
 

@@ -269,11 +269,14 @@ impl Scrubber {
         pace.seen = 0;
         // What is told of it is not to stand still for long.
         let most = if pace.limit == 0 { STEP } else { pace.limit.clamp(PIECE, STEP) };
+        // Nor is it to read at once what it has a minute for.
+        let piece = if pace.limit == 0 { PIECE } else { pace.limit.min(PIECE) };
         let mut bytes = 0;
         loop {
-            let more = self.piece(place, repair, done, &mut bytes)?;
+            let more = self.piece(place, repair, done, (&mut bytes, piece))?;
             pace.keep(done);
-            if !more || bytes >= most && place.within == 0 {
+            let is_enough = bytes >= most && place.within == 0;
+            if !more || is_enough || self.cancelled.load(Ordering::Acquire) {
                 return Ok(more);
             }
         }
@@ -285,11 +288,11 @@ impl Scrubber {
         place: &mut Place,
         repair: bool,
         done: &mut Scrubbed,
-        bytes: &mut u64,
+        (bytes, most): (&mut u64, u64),
     ) -> Result<bool> {
         let view = self.core.view();
         let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
-        let end = bytes.saturating_add(PIECE);
+        let end = bytes.saturating_add(most);
         for item in scan(view.store, &root.root, place.key..=Key::MAX) {
             let item = item.fs()?;
             let key = item.key();

@@ -28,14 +28,26 @@ type Device = Hooked<SimDevice, Watch>;
 #[derive(Default)]
 struct Watch {
     gate: Places,
-    /// Reads of the victim by the balance.
+    /// Reads of the victim by the balance, and where that lies.
     reads: AtomicU64,
+    place: AtomicU64,
+}
+
+impl Watch {
+    /// It reads the victim, or sector by sector what it could not read whole.
+    fn has(&self, offset: u64, len: usize) -> bool {
+        if len == VICTIM {
+            self.place.store(offset, Ordering::SeqCst);
+        }
+        let place = self.place.load(Ordering::SeqCst);
+        place > 0 && (place..place + VICTIM as u64).contains(&offset)
+    }
 }
 
 impl RequestHook for Watch {
     fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> Result<()> {
         match (request, std::thread::current().name()) {
-            (Request::Read { len: VICTIM, .. }, Some("spinney-balance")) => {
+            (Request::Read { len, offset }, Some("spinney-balance")) if self.has(offset, len) => {
                 match self.reads.fetch_add(1, Ordering::SeqCst) {
                     0 => self.gate.pass("copying"),
                     // Amid the turn: whoever waits behind it waits now.

@@ -193,6 +193,11 @@ fn refused_content(fs: &BtrfsFs) -> u64 {
     counter(fs, "data.refused")
 }
 
+/// How often it refused what a volume does without: content, and copies of the superblock but the first.
+fn done_without(fs: &BtrfsFs) -> u64 {
+    refused_content(fs) + counter(fs, "device.superblock_refusals")
+}
+
 /// The error is that of refused content, and the volume goes on.
 fn kept(fs: &BtrfsFs, outcome: &Outcome) -> bool {
     let eio = matches!(outcome, Outcome::Error(Code(libc::EIO)));
@@ -201,7 +206,7 @@ fn kept(fs: &BtrfsFs, outcome: &Outcome) -> bool {
 
 /// Whether what the device refused so far should have ended the volume.
 fn check_end(fs: &BtrfsFs, device: &SimDevice, refuses: bool) -> Result<(), String> {
-    let content = refused_content(fs);
+    let content = done_without(fs);
     match fs.read_only_reason() {
         Some(why) if refuses && !why.contains("simulated failure") => {
             Err(format!("the device's reason is not told: {why}"))

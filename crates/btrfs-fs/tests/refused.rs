@@ -68,6 +68,10 @@ impl BlockDevice for RefusingDevice {
         self.below.write_vectored_at(offset, bufs)
     }
     fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
+        // A copy of the superblock is no content.
+        if offset == 64 << 20 {
+            return self.below.write_vectored_at(offset, bufs);
+        }
         let seen = if through { &self.through } else { &self.cached };
         seen.fetch_add(1, Ordering::SeqCst);
         let less = |n: u64| n.checked_sub(1);

@@ -55,6 +55,8 @@ counters! {
     repairs,
     /// Superblock copies that were not what the volume was opened by, rewritten.
     superblock_repairs,
+    /// Writes of superblock copies, but the first one, that the device refused.
+    superblock_refusals,
     /// Nodes and sectors of data of which no copy was good.
     unrecoverable,
 }

@@ -229,13 +229,13 @@ impl Volume {
     /// One that was refused before tells at once whether it is again, also where a device tells late.
     fn write_other_copy(&self, refused: &mut Vec<u64>, at: u64, bytes: &[u8]) {
         let through = refused.contains(&at);
-        match self.write_one(Physical(at), &[bytes], Of::Apart { through }) {
-            Ok(()) => refused.retain(|place| *place != at),
-            Err(_) if through => {}
-            Err(error) => {
-                refused.push(at);
-                warn!(%error, "a copy of the superblock is refused, and done without");
-            }
+        let Err(error) = self.write_one(Physical(at), &[bytes], Of::Apart { through }) else {
+            return refused.retain(|place| *place != at);
+        };
+        add(&self.counters.superblock_refusals, 1);
+        if !through {
+            refused.push(at);
+            warn!(%error, "a copy of the superblock is refused, and done without");
         }
     }
 

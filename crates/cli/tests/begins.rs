@@ -63,6 +63,6 @@ fn the_root_of_a_user_namespace_mounts_what_he_cannot_reach_from_the_top() {
     let output = command.args(["60", "unshare", "-Urm", "sh", "-c", &script]).output().unwrap();
     let told = text(&output.stderr);
     assert!(output.status.success() && text(&output.stdout).contains("one\n"), "{told}");
-    assert!(server(&image.path).is_none());
+    gone(&image);
     assert_eq!(fine(&["cat", &image.at("/closed/@/file")]), "one\n");
 }

@@ -111,7 +111,7 @@ fn many_connections_of_strangers_cost_little_and_hold_up_nobody() {
     }
     fs::write(mount.join("x"), "x").unwrap();
     // And they themselves, where fewer of them are connected.
-    assert_eq!(stranger.says("go"), "rw default");
+    assert_eq!(stranger.says("go"), "rw");
     drop(stranger.input);
     assert!(stranger.child.wait().unwrap().success());
     eventually("they are forgotten", || count(server, "fd") <= before.0 + 4);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::mount::{Mount, gone, mounted, server};
+use common::mount::{Mount, gone, mounted};
 use common::{Image, PROGRAM, fine, sh, text};
 use std::process::Command;
 use testkit::require;

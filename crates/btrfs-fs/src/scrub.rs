@@ -275,8 +275,9 @@ impl Scrubber {
         loop {
             let more = self.piece(place, repair, done, (&mut bytes, piece))?;
             pace.keep(done);
-            let is_enough = bytes >= most && place.within == 0;
-            if !more || is_enough || self.cancelled.load(Ordering::Acquire) {
+            // Not amid an extent: where it goes on, that would be counted twice.
+            let is_enough = bytes >= most || self.cancelled.load(Ordering::Acquire);
+            if !more || is_enough && place.within == 0 {
                 return Ok(more);
             }
         }

@@ -383,7 +383,7 @@ fn is_not_given_back(why: fn() -> Unproven) {
             assert!(!reclaim());
             assert_eq!(data(), 2);
         }
-        assert_eq!(asked.load(Ordering::SeqCst), 1, "it is looked at once");
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "each is looked at once");
     });
 }
 

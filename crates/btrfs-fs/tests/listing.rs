@@ -112,19 +112,25 @@ fn open_inodes(fs: &BtrfsFs) -> u64 {
     stats.iter().find(|stat| stat.name == "inodes.open").expect("a counter").value
 }
 
+/// A directory of many names of which nothing is in memory, and the first one has content.
+fn opened_anew(image: &Image) -> (BtrfsFs, Ino) {
+    let fs = image.open();
+    let dir = filled(&fs);
+    fs.write(&CX, list_all(&fs, dir)[0].1.attr.ino, 0, &[7; 9000], Default::default())
+        .expect("write");
+    common::close_and_judge(image, fs);
+    let fs = image.open();
+    let dir = fs.lookup(&CX, fs.root(), b"dir").expect("lookup").attr.ino;
+    (fs, dir)
+}
+
 /// Who lists holds inodes by number; they come into memory by who works with them. What is told of them is the
 /// same, and a name that goes meanwhile leaves the inode to who listed it.
 #[test]
 fn what_is_listed_stays_out_of_memory() {
     testkit::require!(btrfs_progs);
     let image = Image::new(256 << 20, &[]);
-    let fs = image.open();
-    let dir = filled(&fs);
-    fs.write(&CX, list_all(&fs, dir)[0].1.attr.ino, 0, &[7; 9000], Default::default())
-        .expect("write");
-    common::close_and_judge(&image, fs);
-    let fs = image.open();
-    let dir = fs.lookup(&CX, fs.root(), b"dir").expect("lookup").attr.ino;
+    let (fs, dir) = opened_anew(&image);
     let before = open_inodes(&fs);
     let listed = list_all(&fs, dir);
     assert_eq!((listed.len(), open_inodes(&fs)), (NAMES, before));
@@ -144,13 +150,7 @@ fn what_is_listed_stays_out_of_memory() {
 fn what_is_listed_outlasts_its_name() {
     testkit::require!(btrfs_progs);
     let image = Image::new(256 << 20, &[]);
-    let fs = image.open();
-    let dir = filled(&fs);
-    fs.write(&CX, list_all(&fs, dir)[0].1.attr.ino, 0, &[7; 9000], Default::default())
-        .expect("write");
-    common::close_and_judge(&image, fs);
-    let fs = image.open();
-    let dir = fs.lookup(&CX, fs.root(), b"dir").expect("lookup").attr.ino;
+    let (fs, dir) = opened_anew(&image);
     let listed = list_all(&fs, dir);
     for (name, _) in &listed {
         fs.unlink(&CX, dir, name).expect("unlink");

@@ -8,7 +8,7 @@ use btrfs_disk::ids::block_group;
 use btrfs_volume::{OpenOptions, Volume};
 use common::*;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 const SECTOR: u64 = 4096;
@@ -38,6 +38,9 @@ impl RequestHook for Lost {
 }
 
 struct World {
+    /// Goes with its image.
+    _scratch: Scratch,
+    path: PathBuf,
     dev: Arc<Hooked<Arc<blockdev::FileDevice>, Lost>>,
     volume: Volume,
     at: Logical,
@@ -46,8 +49,10 @@ struct World {
 }
 
 /// 8 sectors of content in two copies.
-fn world(path: &Path) -> World {
-    let dev = Arc::new(Hooked { below: device(path), hook: Lost::default() });
+fn world() -> World {
+    let scratch = Scratch::new();
+    let path = scratch.mkfs("image", 256 * MIB, &["-d", "dup"]);
+    let dev = Arc::new(Hooked { below: device(&path), hook: Lost::default() });
     let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
     let chunks = volume.chunks();
     let chunk = chunks.iter().find(|c| c.flags & block_group::DATA != 0).expect("data chunk");
@@ -55,7 +60,7 @@ fn world(path: &Path) -> World {
     let copies = chunk.stripes.iter().map(|(_, place)| place.0 + (1 << 20)).collect();
     let content: Vec<u8> = (0..8 * SECTOR).map(|i| (i / 7 % 251) as u8).collect();
     volume.write(at, &[&content]).expect("write");
-    World { dev, volume, at, copies, content }
+    World { _scratch: scratch, path, dev, volume, at, copies, content }
 }
 
 /// As the kernel's scrub does.
@@ -64,9 +69,7 @@ fn a_scrub_writes_what_could_not_be_read_from_the_other_copy() {
     if !have_mkfs() {
         return;
     }
-    let scratch = Scratch::new();
-    let path = scratch.mkfs("image", 256 * MIB, &["-d", "dup"]);
-    let World { dev, volume, at, copies, content } = world(&path);
+    let World { _scratch, path, dev, volume, at, copies, content } = world();
     let lose = |places: &[u64]| *dev.hook.0.lock().expect("lock") = places.to_vec();
     let scrub = |repair| {
         let done = volume.scrub_data(at, (&[0; 32], &[false; 8]), repair).expect("a scrub");
@@ -96,9 +99,7 @@ fn a_read_does_as_well() {
     if !have_mkfs() {
         return;
     }
-    let scratch = Scratch::new();
-    let path = scratch.mkfs("image", 256 * MIB, &["-d", "dup"]);
-    let World { dev, volume, at, copies, content } = world(&path);
+    let World { _scratch, path, dev, volume, at, copies, content } = world();
     let lose = |places: &[u64]| *dev.hook.0.lock().expect("lock") = places.to_vec();
     let read = || {
         let mut buf = vec![0; content.len()];
@@ -128,9 +129,7 @@ fn what_holds_repairs_holds_discards() {
     if !have_mkfs() {
         return;
     }
-    let scratch = Scratch::new();
-    let path = scratch.mkfs("image", 256 * MIB, &["-d", "dup"]);
-    let World { volume, at, copies, content, .. } = world(&path);
+    let World { _scratch, path, volume, at, copies, content, .. } = world();
     volume.hold_repairs(true);
     volume.discard(at, content.len() as u64).expect("nobody is worse off");
     for copy in &copies {

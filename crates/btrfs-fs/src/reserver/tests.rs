@@ -61,12 +61,16 @@ fn what_is_erased_behind_a_commit_looks_for_no_room() {
 
 /// All metadata that ordinary operations could still have.
 fn all_ordinary(fs: &BtrfsFs) -> MetadataReservation {
+    // Nothing of what is kept: a commit may begin at any time.
+    all_for(fs, Priority::Normal)
+}
+
+fn all_for(fs: &BtrfsFs, priority: Priority) -> MetadataReservation {
     let space = &fs.engine.core.space;
     while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("a chunk of data") {}
-    // Nothing of what is kept: a commit may begin at any time.
-    let mut all = space.reserve_metadata(0, Priority::Normal).expect("nothing");
+    let mut all = space.reserve_metadata(0, priority).expect("nothing");
     for bytes in [1 << 20, 1 << 16, 1 << 12] {
-        while let Ok(more) = space.reserve_metadata(bytes, Priority::Normal) {
+        while let Ok(more) = space.reserve_metadata(bytes, priority) {
             all.absorb(more);
         }
     }

@@ -1,36 +1,23 @@
 //! What is kept for commits is there for each of them, on small volumes in memory whose room others have.
 
-use super::{CX, Interruption, all_ordinary, create, end, name, stat, with_files};
+use super::{CX, Interruption, all_for, all_ordinary, create, end, name, stat, with_files};
 use crate::reserve::cost;
 use crate::reserve::tests::{volume, volume_on};
 use crate::{BtrfsFs, Caller};
 use blockdev::MemDevice;
 use blocksim::Hooked;
-use btrfs_space::{Kind, MetadataReservation, Priority};
+use btrfs_space::Priority;
 use btrfs_txn::delta::Level;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use vfs::{FileKind, FileSystem, Ino, XattrMode};
-
-/// All metadata that removals could still have: what is kept for commits is left.
-fn all_but_of_commits(fs: &BtrfsFs) -> MetadataReservation {
-    let space = fs.space();
-    while space.reclaim_for(Kind::Metadata, space.chunk_changes()).expect("a chunk of data") {}
-    let mut all = space.reserve_metadata(0, Priority::Delete).expect("nothing");
-    for bytes in [1 << 20, 1 << 16, 1 << 12] {
-        while let Ok(more) = space.reserve_metadata(bytes, Priority::Delete) {
-            all.absorb(more);
-        }
-    }
-    all
-}
 
 /// What a commit freed is pinned while somebody reads older roots. The next one waits for him a while, where
 /// that is all that it could have; each time.
 #[test]
 fn a_commit_waits_for_what_the_one_before_has_freed() {
     let (fs, inos) = with_files(2000);
-    let rest = all_but_of_commits(&fs);
+    let rest = all_for(&fs, Priority::Delete);
     // Each is a commit.
     let label = |text: &str| fs.set_label(&CX, text.as_bytes()).expect("label");
     let waits = || stat(&fs, "commit.after_readers");
@@ -99,7 +86,7 @@ fn what_an_operation_reserves_is_enough_whatever_number_of_subvolumes_there_is()
         })
         .collect();
     fs.sync().expect("sync");
-    let mut rest = all_but_of_commits(&fs);
+    let mut rest = all_for(&fs, Priority::Delete);
     let reservations = &fs.engine.reservations;
     rest.shrink(reservations.nodes_for(&cost::unlink()));
     fs.unlink(&CX, subs[0], b"file").expect("there is room for one");

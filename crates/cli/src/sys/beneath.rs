@@ -44,11 +44,21 @@ pub fn open_beneath(dir: &File, path: &[u8], flags: i32, mode: u32) -> io::Resul
             size_of::<libc::open_how>(),
         )
     };
+    // SAFETY: the call gave it to us alone.
+    unsafe { opened(fd) }
+}
+
+/// What a system call answers that opens something.
+///
+/// # Safety
+///
+/// It was made just now, and nobody else has the descriptor.
+pub(super) unsafe fn opened(fd: libc::c_long) -> io::Result<File> {
     let fd = i32::try_from(fd).unwrap_or(-1);
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call gave it to us alone.
+    // SAFETY: as the caller says.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 

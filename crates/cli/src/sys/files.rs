@@ -1,10 +1,10 @@
 //! Mounts and extended attributes.
 
-use super::open_beneath;
+use super::beneath::{open_beneath, opened};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -77,12 +77,8 @@ pub fn top_of_fuse(below: &File) -> io::Result<File> {
     let fd = unsafe {
         libc::syscall(libc::SYS_open_by_handle_at, below.as_raw_fd(), &raw mut top, flags)
     };
-    let fd = i32::try_from(fd).unwrap_or(-1);
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
     // SAFETY: the call gave it to us alone.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    unsafe { opened(fd) }
 }
 
 /// A mount of the directory, without what is mounted below it, that stands nowhere yet. It goes with the
@@ -92,12 +88,8 @@ pub fn mount_apart(dir: &File) -> io::Result<File> {
         libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
     // SAFETY: the descriptor is open, and the path an empty string.
     let fd = unsafe { libc::syscall(libc::SYS_open_tree, dir.as_raw_fd(), c"".as_ptr(), flags) };
-    let fd = i32::try_from(fd).unwrap_or(-1);
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
     // SAFETY: the call gave it to us alone.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    unsafe { opened(fd) }
 }
 
 /// Puts a mount that stands nowhere on `point`, over what is mounted there, or `beneath` that (Linux 6.5).

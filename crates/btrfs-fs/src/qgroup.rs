@@ -4,7 +4,8 @@
 
 use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, QgroupStatus, qgroup_limit, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, FixedSize, Key};
+use btrfs_disk::{Corrupt, FixedSize, Key, TreeId};
+use btrfs_txn::View;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
@@ -116,8 +117,14 @@ impl QuotaStatus {
     /// Where it is in the quota tree.
     pub(crate) const KEY: Key = Key::new(0, kind::QGROUP_STATUS, 0);
 
+    /// As a view has it; `None`: there are no quotas.
+    pub(crate) fn of(view: &View<'_>) -> btrfs_disk::Result<Option<QuotaStatus>> {
+        let Some(data) = view.get(TreeId::QUOTA, &QuotaStatus::KEY)? else { return Ok(None) };
+        Ok(QuotaStatus::of_item(&data)?)
+    }
+
     /// What the item says; `None`: there are no quotas. Simple ones are never counted anew, whatever stands there.
-    pub(crate) fn of_item(data: &[u8]) -> Result<Option<QuotaStatus>, Corrupt> {
+    fn of_item(data: &[u8]) -> Result<Option<QuotaStatus>, Corrupt> {
         let item = QgroupStatus::read(data).map_err(|corrupt| corrupt.key(QuotaStatus::KEY))?;
         let has = |flag| item.flags & flag != 0;
         let simple = has(qgroup_status::SIMPLE);

@@ -18,10 +18,6 @@ use btrfs_volume::{OpenOptions, Start, Volume, backups, chunk_trees};
 use std::sync::Arc;
 use vfs::{FsError, Result};
 
-/// Of a lost chunk tree so many older ones are tried.
-/// Chosen, not measured.
-const CHUNK_TREES: usize = 64;
-
 /// A volume, and the trees that it is seen by.
 pub(crate) struct Opened {
     pub volume: Arc<Volume>,
@@ -52,7 +48,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Op
 
 /// Where the chunk tree is lost: by what is left of an older one, with the last commit's trees or a backup's.
 fn by_older_chunks(device: &Arc<dyn BlockDevice>, options: &Options) -> Option<Opened> {
-    for at in chunk_trees(&**device, CHUNK_TREES).ok()? {
+    for at in chunk_trees(&**device).ok()? {
         let start = Start { chunk_root: Some(at), ..Start::default() };
         let Ok(volume) = Volume::look(device.clone(), &start) else { continue };
         let superblock = volume.superblock();

@@ -19,9 +19,13 @@ use std::collections::BTreeSet;
 /// So many nodes of a chunk are looked at: 1 GiB of 16 KiB each, where no system chunk is larger than 32 MiB.
 const NODES: u64 = 1 << 16;
 
-/// Where trees may begin, and how many at most: those of more levels first, since what is below one is a part of a
+/// So many places are tried, by whoever looks.
+/// Chosen, not measured.
+const MOST: usize = 64;
+
+/// Where trees may begin: those of more levels first, since what is below one is a part of a
 /// tree, and of these the newest.
-pub fn chunk_trees(dev: &dyn BlockDevice, most: usize) -> Result<Vec<Logical>> {
+pub fn chunk_trees(dev: &dyn BlockDevice) -> Result<Vec<Logical>> {
     let sb = superblock::choose(dev)?.superblock;
     let mut map = ChunkMap::new(device_id(&sb));
     load::system_chunks(&sb, &mut map)?;
@@ -38,7 +42,7 @@ pub fn chunk_trees(dev: &dyn BlockDevice, most: usize) -> Result<Vec<Logical>> {
     }
     let lost = sb.fields.chunk_root;
     let others = found.into_iter().map(|Reverse((_, _, at))| at).filter(|at| *at != lost);
-    Ok(others.take(most).collect())
+    Ok(others.take(MOST).collect())
 }
 
 /// What a node of the chunk tree there says of itself, which may be anything.

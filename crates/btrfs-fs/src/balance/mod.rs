@@ -27,8 +27,8 @@ use crate::reserve::Reservations;
 use crate::reserver::Reserver;
 use crate::runs::Runs;
 use crate::stats::Stats;
+use btrfs_disk::Logical;
 use btrfs_disk::ids::block_group::{DATA, METADATA, TYPE_MASK};
-use btrfs_disk::{Logical, TreeId};
 use btrfs_space::{GroupInfo, Kind, MovedNodes};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank, RwLock};
@@ -219,9 +219,7 @@ impl Balancer {
 
     /// A rescan is under way, beside which nothing moves: what is counted already is known by its address.
     fn quotas_are_counted(&self) -> Result<bool> {
-        let item = self.core.view().get(TreeId::QUOTA, &QuotaStatus::KEY).fs()?;
-        let status = item.map(|data| QuotaStatus::of_item(&data)).transpose();
-        let status = status.map_err(btrfs_disk::Error::from).fs()?.flatten();
+        let status = QuotaStatus::of(&self.core.view()).fs()?;
         Ok(status.is_some_and(|status| status.rescan.is_some()))
     }
 

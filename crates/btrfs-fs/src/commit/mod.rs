@@ -107,8 +107,12 @@ impl Committer {
 
     /// What was freed comes back when nobody reads older roots any more.
     pub(crate) fn wait_for_readers(&self, kind: Kind) {
+        self.wait_for_readers_unless(kind, || false);
+    }
+
+    fn wait_for_readers_unless(&self, kind: Kind, is_enough: impl Fn() -> bool) {
         let until = Instant::now() + READERS;
-        while self.core.space.pinned(kind) > 0 && Instant::now() < until {
+        while !is_enough() && self.core.space.pinned(kind) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -123,12 +127,7 @@ impl Committer {
             return;
         }
         self.stats.commits_after_readers.add(1);
-        let until = Instant::now() + READERS;
-        let comes =
-            || !self.reservations.commit_has_room() && self.core.space.pinned(Kind::Metadata) > 0;
-        while comes() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_for_readers_unless(Kind::Metadata, || self.reservations.commit_has_room());
         self.in_vain.store(!self.reservations.commit_has_room(), Ordering::Relaxed);
     }
 

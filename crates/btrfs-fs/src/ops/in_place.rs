@@ -33,7 +33,7 @@ enum Tried {
 }
 
 /// Writes `data` to `offset` if the file has the space, or else those `parts` of it that have. `None`: not all of
-/// it is written. As for the caller of `write`, who else answers true wants a sync.
+/// it is written; true: the file's own flags want each write to be durable.
 pub(super) fn write(
     engine: &Engine,
     inode: &Ref<Inode>,

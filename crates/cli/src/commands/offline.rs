@@ -18,9 +18,6 @@ use std::sync::Arc;
 /// Bytes of memory for nodes: each is looked at once, in the order of its tree.
 const CACHE: usize = 32 << 20;
 
-/// Of a lost chunk tree so many older ones are tried.
-const CHUNK_TREES: usize = 64;
-
 /// An open volume and the nodes read from it.
 pub struct Offline {
     pub medium: Medium,
@@ -163,7 +160,7 @@ fn older_chunks(medium: &Medium, start: &Start) -> Option<String> {
     let opens = |at: &Logical| {
         Volume::look(device.clone(), &Start { chunk_root: Some(*at), ..*start }).is_ok()
     };
-    let at = chunk_trees(&*device, CHUNK_TREES).ok()?.into_iter().find(opens)?;
+    let at = chunk_trees(&*device).ok()?.into_iter().find(opens)?;
     let name = medium.path().display();
     Some(format!(
         "its chunk tree cannot be read; one of an earlier commit can: `btrfs check --chunk-root {at} \

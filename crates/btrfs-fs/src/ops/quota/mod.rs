@@ -18,9 +18,7 @@ use vfs::{Errno, FsError, Result};
 
 /// `None`: there are no quotas.
 pub(crate) fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
-    let item = engine.core.view().get(TreeId::QUOTA, &QuotaStatus::KEY).fs()?;
-    let Some(data) = item else { return Ok(None) };
-    QuotaStatus::of_item(&data).map_err(btrfs_disk::Error::from).fs()
+    QuotaStatus::of(&engine.core.view()).fs()
 }
 
 /// Begins to keep quotas, and returns when the rescan that this needs has begun. Nothing where

@@ -82,10 +82,11 @@ fn enter(
     let (tree, uuid) = engine.subvols.new_tree(engine.core.now())?;
     number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
     if !engine.subvols.share_nodes() && engine.reservations.sharing_would_outgrow() {
-        // While commits are held, what is refused leaves room.
-        let committed = engine.committer.commit_written_back();
-        committed
-            .or_else(|error| if error.errno() == libc::EBUSY { Ok(()) } else { Err(error) })?;
+        match engine.committer.commit_written_back() {
+            // While commits are held, what is refused leaves room.
+            Err(FsError::Posix(Errno::EBUSY)) => {}
+            committed => committed?,
+        }
     }
     // In this order: a commit that ends in between leaves both.
     engine.subvols.expect(tree);

@@ -12,6 +12,8 @@ mod pack;
 mod packed;
 mod place;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use encoded::{Fit, store_extent, store_item};
 pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};

@@ -71,6 +71,10 @@ impl Packed {
         self.pieces[0].start
     }
 
+    pub(super) fn end(&self) -> u64 {
+        self.start() + self.content.len() as u64
+    }
+
     /// True if the piece was compressed, and is still what it was then. Zeros behind the end of the
     /// file may have become content meanwhile: where the stream ends are zeros.
     pub(super) fn agrees(&self, piece: &Piece, dirty: &Dirty, size: u64) -> bool {

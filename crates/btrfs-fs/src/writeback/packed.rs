@@ -51,7 +51,9 @@ pub(super) fn flush_packed(
             0 if rest.len() < packed.pieces.len() => return Ok(()),
             // Changed meanwhile, or there is no room in one piece: it must get on all the same.
             0 => {
-                let Some(start) = dirty.first_from(packed.start()) else { return Ok(()) };
+                let left = dirty.first_from(packed.start()).filter(|start| *start < packed.end());
+                // Somebody else has stored it all: what comes behind it is compressed first.
+                let Some(start) = left else { return Ok(()) };
                 let most = MAX_UNCOMPRESSED as u64;
                 return flush_run(writeback, id, state, dirty, start, (most, way));
             }

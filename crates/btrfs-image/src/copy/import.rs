@@ -187,6 +187,14 @@ struct Frame {
     left: Vec<Vec<u8>>,
 }
 
+/// How far the content of a file is copied.
+struct Copied {
+    /// In front of it all is copied, holes among it.
+    at: u64,
+    /// Where the last data ends.
+    written: u64,
+}
+
 struct Import<'a> {
     fs: &'a dyn FileSystem,
     options: &'a CopyOptions<'a>,
@@ -387,46 +395,87 @@ impl<'a> Import<'a> {
         }
     }
 
-    fn content(&mut self, path: &Path, file: &File, size: u64, ino: Ino) -> Result<()> {
-        let (mut at, mut written) = (0, 0);
-        while at < size {
-            let Some(start) = host::seek_data(file, at).at(path, "seek")? else { break };
-            let end = host::seek_hole(file, start, size).at(path, "seek")?;
-            written = self.range(path, file, ino, start, end)?.max(written);
-            at = end.max(at + 1);
+    /// What is read, whatever size was told: a file of proc tells none, one of sysfs a whole page, and another
+    /// becomes longer or shorter while it is copied.
+    fn content(&mut self, path: &Path, file: &File, mut size: u64, ino: Ino) -> Result<()> {
+        let size_now = || Ok(HostStat::of_file(file).at(path, "stat")?.size);
+        let mut done = Copied { at: 0, written: 0 };
+        while self.ranges((path, file), ino, size, &mut done)? {
+            size = size_now()?;
+            if size <= done.at {
+                self.range((path, file), ino, u64::MAX, &mut done)?;
+                break;
+            }
         }
-        if written < size {
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        if done.written < done.at {
+            // The hole at its end, which may have become shorter.
+            let size = Some(size_now()?.min(done.at).max(done.written));
+            let set = SetAttr { size, ..SetAttr::default() };
             self.fs.setattr(&Context::default(), ino, &set).at(path, "set size")?;
         }
         Ok(())
     }
 
-    /// Copies one range of data; returns where it ended, earlier if the file shrank.
-    fn range(&mut self, path: &Path, file: &File, ino: Ino, start: u64, end: u64) -> Result<u64> {
-        let mut at = start;
-        while at < end {
-            let want = BUFFER.min((end - at) as usize);
-            let got = match file.read_at(&mut self.buffer[..want], at) {
+    /// Copies the data up to `size`; false where the file ends before.
+    fn ranges(
+        &mut self,
+        (path, file): (&Path, &File),
+        ino: Ino,
+        size: u64,
+        done: &mut Copied,
+    ) -> Result<bool> {
+        while done.at < size {
+            let data = host::seek_data(file, done.at).at(path, "seek")?;
+            let Some(start) = data.filter(|start| *start < size) else {
+                done.at = size;
+                break;
+            };
+            let end = host::seek_hole(file, start, size).at(path, "seek")?.max(start + 1);
+            done.at = start;
+            if !self.range((path, file), ino, end, done)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Copies what is in front of `end`; false where the file ends before.
+    fn range(
+        &mut self,
+        (path, file): (&Path, &File),
+        ino: Ino,
+        end: u64,
+        done: &mut Copied,
+    ) -> Result<bool> {
+        while done.at < end {
+            let want = (BUFFER as u64).min(end - done.at) as usize;
+            let got = match file.read_at(&mut self.buffer[..want], done.at) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 other => other.at(path, "read")?,
             };
             if got == 0 {
-                break;
+                return Ok(false);
             }
-            let (cx, flags) = (Context::default(), WriteFlags::default());
-            let mut done = 0;
-            while done < got {
-                let part = &self.buffer[done..got];
-                match self.fs.write(&cx, ino, at + done as u64, part, flags).at(path, "write")? {
-                    0 => return Err(FsError::from(Errno::ENOSPC)).at(path, "write"),
-                    n => done += n,
-                }
-            }
-            at += got as u64;
+            self.write(path, ino, done.at, got)?;
+            done.at += got as u64;
+            done.written = done.at;
             self.teller.data(path, got as u64);
         }
-        Ok(at)
+        Ok(true)
+    }
+
+    /// Writes the first `len` bytes of the buffer.
+    fn write(&self, path: &Path, ino: Ino, at: u64, len: usize) -> Result<()> {
+        let (cx, flags) = (Context::default(), WriteFlags::default());
+        let mut done = 0;
+        while done < len {
+            let part = &self.buffer[done..len];
+            match self.fs.write(&cx, ino, at + done as u64, part, flags).at(path, "write")? {
+                0 => return Err(FsError::from(Errno::ENOSPC)).at(path, "write"),
+                n => done += n,
+            }
+        }
+        Ok(())
     }
 
     /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then

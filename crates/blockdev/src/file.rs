@@ -4,17 +4,15 @@
 //! discard; takes an advisory lock (`lock`) so that two writers never share one image.
 
 use crate::direct::Direct;
+use crate::made::Made;
 use crate::{BlockDevice, Span, lock};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// As many as the kernel follows.
-const MOST_LINKS: usize = 40;
 
 /// A file or a block device of this machine.
 pub struct FileDevice {
@@ -57,30 +55,26 @@ impl FileDevice {
     /// Makes (or empties) an image of `len` bytes, all holes. One that another has open stays as it is,
     /// and where it fails no file is left that was not there.
     pub fn create(path: &Path, len: u64) -> io::Result<FileDevice> {
-        let there = std::fs::metadata(path).ok();
-        if there.as_ref().is_some_and(|there| !there.is_file()) {
+        match Self::create_new(path, len) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|(device, _)| device),
+        }
+        if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "is there, and is no file"));
         }
-        let made = there.is_none();
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
         lock::lock(&file, true, None)?;
-        if let Err(error) = file.set_len(0).and_then(|()| file.set_len(len)) {
-            if made {
-                let _ = remove(path);
-            }
-            return Err(error);
-        }
+        file.set_len(0).and_then(|()| file.set_len(len))?;
         Self::from_file(file, path, false, false, None)
     }
 
     /// Makes an image of `len` bytes, all holes, where nothing is: also where a symbolic link leads that leads to
     /// nothing. `AlreadyExists`: something is there, and stays as it is. Where it fails otherwise nothing is left but
-    /// what another has taken by then.
-    pub fn create_new(path: &Path, len: u64) -> io::Result<FileDevice> {
-        let (file, at) = new_file(path)?;
-        fill_new(&file, &at, len)?;
-        Self::from_file(file, path, false, false, None)
+    /// what another has taken by then; who fails behind it takes it away by what it answers.
+    pub fn create_new(path: &Path, len: u64) -> io::Result<(FileDevice, Made)> {
+        let (file, made) = Made::through_links(path)?;
+        let made = fill_new(&file, made, len)?;
+        Ok((Self::from_file(file, path, false, false, None)?, made))
     }
 
     /// Takes a file that is open already; `name` is for messages. A writer is locked
@@ -139,60 +133,22 @@ impl FileDevice {
     }
 }
 
-/// A file that was not there, and where `path` leads to it. Links are followed as the kernel follows them with
-/// `fs.protected_symlinks`, whatever that says: who makes an image in /tmp as root makes it at nobody else's choice.
-fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true);
-    let mut at = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        let there = match options.open(&at) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => error,
-            opened => return Ok((opened?, at)),
-        };
-        let link = at.symlink_metadata()?;
-        if !link.is_symlink() {
-            return Err(there);
-        }
-        let parent = at.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new(".")).to_owned();
-        // Before it is read: nobody else can put another one in the place of one that passes.
-        may_follow(&link, &parent.metadata()?)?;
-        match at.metadata() {
-            Ok(_) => return Err(there),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        at = parent.join(at.read_link()?);
-    }
-    Err(io::Error::from_raw_os_error(libc::ELOOP))
-}
-
-/// Where everybody may make links, but remove only his own, those of strangers are not followed.
-fn may_follow(link: &Metadata, dir: &Metadata) -> io::Result<()> {
-    const STICKY_AND_OPEN: u32 = 0o1002;
-    // SAFETY: geteuid takes nothing, and always succeeds.
-    let caller = unsafe { libc::geteuid() };
-    let open_to_all = dir.mode() & STICKY_AND_OPEN == STICKY_AND_OPEN;
-    match open_to_all && link.uid() != caller && link.uid() != dir.uid() {
-        true => Err(io::Error::from_raw_os_error(libc::EACCES)),
-        false => Ok(()),
-    }
-}
-
-/// Gives the file that was made at `at` its length, unless somebody else has found and taken it.
-fn fill_new(file: &File, at: &Path, len: u64) -> io::Result<()> {
-    let is_anothers = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
-    let remove = |error: &io::Error| {
-        if !is_anothers(error) {
-            drop(std::fs::remove_file(at));
-        }
+/// Gives the file that was made its length, unless somebody else has found and taken it.
+fn fill_new(file: &File, made: Made, len: u64) -> io::Result<Made> {
+    let taken = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+    let filled = match lock::lock(file, true, None) {
+        Ok(()) if file.metadata()?.len() != 0 => return Err(io::ErrorKind::AlreadyExists.into()),
+        locked => locked.and_then(|()| file.set_len(len)),
     };
-    lock::lock(file, true, None).inspect_err(remove)?;
-    if file.metadata()?.len() != 0 {
-        return Err(io::ErrorKind::AlreadyExists.into());
+    match filled {
+        Ok(()) => Ok(made),
+        Err(error) => {
+            if !taken(&error) {
+                drop(made.remove());
+            }
+            Err(error)
+        }
     }
-    file.set_len(len).inspect_err(remove)
 }
 
 /// A file that is unlocked when nobody here has it any more.
@@ -358,11 +314,6 @@ fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Removes the file itself, not a link to it.
-pub fn remove(path: &Path) -> io::Result<()> {
-    std::fs::remove_file(path.canonicalize()?)
-}
-
 /// A hint that need not be taken.
 #[cfg(not(target_os = "linux"))]
 fn discard(_: &File, _: bool, _: u64, _: u64) -> io::Result<()> {
@@ -406,7 +357,7 @@ mod tests {
         // It fails, and leaves nothing but the link.
         FileDevice::create_new(&link, u64::MAX).map(|_| ()).expect_err("too long");
         assert!(!path.exists() && link.is_symlink());
-        let device = FileDevice::create_new(&link, 4096).expect("create");
+        let (device, _) = FileDevice::create_new(&link, 4096).expect("create");
         assert!(device.len() == 4096 && path.is_file());
         drop(device);
         // It leads to itself.
@@ -455,13 +406,17 @@ mod tests {
     #[test]
     fn a_new_file_that_another_has_taken_stays_his() {
         let path = scratch("taken");
-        let (file, at) = new_file(&path).expect("made");
+        let make = || Made::through_links(&path).expect("made");
+        let (file, made) = make();
         let other = FileDevice::open(&path, false, false).expect("open");
-        let refused = fill_new(&file, &at, 4096).expect_err("taken");
+        let refused = fill_new(&file, made, 4096).expect_err("taken");
         assert!(refused.kind() == io::ErrorKind::ResourceBusy && path.exists());
+        drop((other, std::fs::remove_file(&path)));
+        let (file, made) = make();
+        let other = FileDevice::open(&path, false, false).expect("open");
         other.set_file_len(8192).expect("length");
         drop(other);
-        let refused = fill_new(&file, &at, 4096).expect_err("his");
+        let refused = fill_new(&file, made, 4096).expect_err("his");
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(path.metadata().expect("there").len(), 8192);
         std::fs::remove_file(&path).expect("remove");

@@ -12,6 +12,7 @@
 mod direct;
 mod file;
 mod lock;
+mod made;
 mod mem;
 mod slice;
 mod sticky;
@@ -19,8 +20,9 @@ mod sticky;
 use std::io;
 use std::sync::Arc;
 
-pub use file::{FileDevice, remove};
+pub use file::FileDevice;
 pub use lock::lock;
+pub use made::Made;
 pub use mem::MemDevice;
 pub use slice::{Slice, Span};
 pub use sticky::Sticky;

@@ -2,6 +2,7 @@
 //! somebody has mistyped what is to be sent; and no image that somebody has open is emptied.
 
 use crate::error::{Error, Result};
+use blockdev::Made;
 use spinney::Claim;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ pub struct OutFile {
     file: File,
     path: PathBuf,
     /// It was not there before.
-    made: bool,
+    made: Option<Made>,
     begun: bool,
     claim: Option<Claim>,
 }
@@ -21,14 +22,13 @@ pub struct OutFile {
 impl OutFile {
     /// `mode`: of a file that is not there yet.
     pub fn open(path: &Path, mode: u32) -> Result<OutFile> {
-        let mut options = OpenOptions::new();
-        options.write(true).mode(mode);
-        let (file, made) = match options.clone().create_new(true).open(path) {
-            Ok(file) => (file, true),
+        let (file, made) = match Made::file(path, mode) {
+            Ok((file, made)) => (file, Some(made)),
             // Also of a link that leads to nothing yet.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let there = options.create(true).truncate(false).open(path);
-                (there.map_err(|e| Error::io(path, &e))?, false)
+                let mut options = OpenOptions::new();
+                options.write(true).mode(mode).create(true).truncate(false);
+                (options.open(path).map_err(|e| Error::io(path, &e))?, None)
             }
             Err(e) => return Err(Error::io(path, &e)),
         };
@@ -72,8 +72,36 @@ impl Write for OutFile {
 
 impl Drop for OutFile {
     fn drop(&mut self) {
-        if self.made && !self.begun {
-            let _ = std::fs::remove_file(&self.path);
+        if let Some(made) = self.made.take().filter(|_| !self.begun) {
+            let _ = made.remove();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::oracle::TempDir;
+
+    #[test]
+    fn what_was_made_in_vain_goes_and_nothing_else() {
+        let dir = TempDir::new("out-file").unwrap();
+        let [own, away, others] = ["own", "away", "others"].map(|name| dir.join(name));
+        for part in [&own, &others] {
+            std::fs::create_dir(part).unwrap();
+        }
+        let (path, victim) = (own.join("stream"), others.join("stream"));
+        std::fs::write(&victim, "theirs").unwrap();
+        let made = OutFile::open(&path, 0o600).unwrap();
+        std::fs::rename(&own, &away).unwrap();
+        std::os::unix::fs::symlink(&others, &own).unwrap();
+        drop(made);
+        assert!(victim.exists() && !away.join("stream").exists());
+        // What has something in it stays, as does what was there.
+        let mut written = OutFile::open(&away.join("stream"), 0o600).unwrap();
+        written.write_all(b"something").unwrap();
+        drop((written, OutFile::open(&victim, 0o600).unwrap()));
+        assert_eq!(std::fs::read(away.join("stream")).unwrap(), b"something");
+        assert_eq!(std::fs::read(&victim).unwrap(), b"theirs");
     }
 }

@@ -13,7 +13,7 @@ use crate::marks;
 use crate::mount::options::method;
 use crate::output::{Json, Out, human};
 use crate::sys;
-use blockdev::{BlockDevice, FileDevice};
+use blockdev::{BlockDevice, FileDevice, Made};
 use btrfs_disk::ChecksumType;
 use btrfs_fs::Compress;
 use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile, Quotas};
@@ -114,13 +114,19 @@ fn make(path: &Path, wanted: &Wanted) -> Result<MkfsReport> {
     {
         return Err(Error::about(root.display(), "is no directory"));
     }
-    let (device, is_new) = prepare(path, wanted)?;
-    complete(path, wanted, device).inspect_err(|_| {
+    completed(path, wanted, prepare(path, wanted)?)
+}
+
+type Prepared = (Arc<dyn BlockDevice>, Option<Made>);
+
+fn completed(path: &Path, wanted: &Wanted, (device, made): Prepared) -> Result<MkfsReport> {
+    let done = complete(path, wanted, device);
+    match made {
         // Half an image is of no use to anybody.
-        if is_new {
-            let _ = blockdev::remove(path);
-        }
-    })
+        Some(made) if done.is_err() => drop(made.remove()),
+        _ => {}
+    }
+    done
 }
 
 fn complete(path: &Path, wanted: &Wanted, device: Arc<dyn BlockDevice>) -> Result<MkfsReport> {
@@ -298,25 +304,25 @@ fn parse_mode(word: &str) -> Result<u16> {
     mode.ok_or_else(|| Error::usage(format!("{word:?} is no mode; write it in octal, as 755")))
 }
 
-/// The image or device, with the right length, and nothing on it that is still wanted; and whether it was made for this.
-fn prepare(path: &Path, wanted: &Wanted) -> Result<(Arc<dyn BlockDevice>, bool)> {
+/// The image or device, with the right length, and nothing on it that is still wanted; and what was made for this.
+fn prepare(path: &Path, wanted: &Wanted) -> Result<Prepared> {
     if !exists(path)
-        && let Some(device) = made(path, wanted)?
+        && let Some((device, made)) = made(path, wanted)?
     {
-        return Ok((device, true));
+        return Ok((Arc::new(device), Some(made)));
     }
-    Ok((made_ready(image::open(path, Access::Write)?, path, wanted)?, false))
+    Ok((made_ready(image::open(path, Access::Write)?, path, wanted)?, None))
 }
 
 /// A new image; `None` where somebody has made something there meanwhile, which may be wanted.
-fn made(path: &Path, wanted: &Wanted) -> Result<Option<Arc<dyn BlockDevice>>> {
+fn made(path: &Path, wanted: &Wanted) -> Result<Option<(FileDevice, Made)>> {
     let Some(size) = wanted.size else {
         return Err(Error::about(path.display(), "does not exist")
             .remedy("give it a size to make it: --size 2G"));
     };
     check_size(path, size, wanted)?;
     match FileDevice::create_new(path, size) {
-        Ok(device) => Ok(Some(Arc::new(device))),
+        Ok(made) => Ok(Some(made)),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(None),
         Err(e) => Err(Error::io(path, &e)),
     }
@@ -459,8 +465,50 @@ mod tests {
         assert!(made(&image, &wanted).unwrap().is_none());
         // Where a link leads nobody was.
         std::fs::remove_file(dir.join("there")).unwrap();
-        let (device, is_new) = prepare(&image, &wanted).unwrap();
-        assert!(is_new && device.len() == 1 << 30 && dir.join("there").is_file());
+        let (device, new) = prepare(&image, &wanted).unwrap();
+        assert!(new.is_some() && device.len() == 1 << 30 && dir.join("there").is_file());
+    }
+
+    /// Whoever can rename on the way to the image had a file of his choice removed by root.
+    #[test]
+    fn what_has_the_name_by_now_is_not_removed() {
+        let dir = TempDir::new("mkfs-removed").unwrap();
+        let [own, away, others] = ["own", "away", "others"].map(|name| dir.join(name));
+        let (image, wanted) = (own.join("disk.img"), failing(&dir.join("nothing")));
+        for part in [&own, &others] {
+            std::fs::create_dir(part).unwrap();
+        }
+        let victim = others.join("disk.img");
+        std::fs::write(&victim, "theirs").unwrap();
+        // The directory is another one by then.
+        let prepared = prepare(&image, &wanted).unwrap();
+        std::fs::rename(&own, &away).unwrap();
+        std::os::unix::fs::symlink(&others, &own).unwrap();
+        completed(&image, &wanted, prepared).unwrap_err();
+        assert!(victim.exists() && !away.join("disk.img").exists());
+        // Or what has the name in it.
+        std::fs::remove_file(&own).unwrap();
+        std::fs::rename(&away, &own).unwrap();
+        for kind in ["link", "file", "nothing"] {
+            let prepared = prepare(&image, &wanted).unwrap();
+            std::fs::rename(&image, &away).unwrap();
+            match kind {
+                "link" => std::os::unix::fs::symlink(&victim, &image).unwrap(),
+                "file" => std::fs::write(&image, "theirs").unwrap(),
+                _ => {}
+            }
+            completed(&image, &wanted, prepared).unwrap_err();
+            assert!(victim.exists() && image.exists() == (kind != "nothing"), "{kind}");
+            let _ = std::fs::remove_file(&image);
+        }
+        // As it is usually.
+        completed(&image, &wanted, prepare(&image, &wanted).unwrap()).unwrap_err();
+        assert!(!image.exists());
+    }
+
+    /// There is nothing to fill the volume with when it is made.
+    fn failing(root: &Path) -> Wanted {
+        Wanted { size: Some(512 << 20), root: Some(root.to_owned()), ..Wanted::default() }
     }
 
     #[test]

@@ -241,9 +241,8 @@ fn punch(
     }
     if mapped.is_empty() {
         forget_unwritten(engine, state, |dirty| dirty.remove(first, last));
-        if !engine.core.features.no_holes {
-            clear(engine, inode, state, first, last)?;
-        }
+        // The last commit may have content there, which a truncation took away since: a log must say that there is none.
+        clear(engine, inode, state, first, last)?;
     }
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {

@@ -16,6 +16,7 @@ mod inside;
 mod kernel_logs;
 mod named;
 mod random;
+mod regrown;
 mod removed;
 mod rig;
 mod shared;
@@ -85,6 +86,15 @@ fn extents_that_would_grow_under_the_log() {
     assert_eq!(rig.tally.cases.load(Ordering::Relaxed), 3);
 }
 
+/// The log must say that nothing is where something was: both replays judge each state.
+#[test]
+fn holes_over_what_the_commit_has() {
+    let rig = Rig::new(Effort { per_flush: 3, outside: 2, ..BRIEF });
+    let over = (0..NAMED.len()).filter(|number| NAMED[*number].0.contains("hole over old"));
+    run_all(&rig, over.map(named));
+    assert_eq!(rig.tally.cases.load(Ordering::Relaxed), 3);
+}
+
 #[test]
 fn one_operation() {
     let rig = Rig::new(Effort { per_flush: 4, ..BRIEF });
@@ -106,6 +116,20 @@ fn two_and_three_operations() {
 fn removed_directories() {
     let rig = Rig::new(Effort { outside: number("SPINNEY_OUTSIDE", 50), ..BRIEF });
     run_all(&rig, removed_cases(start_seed()).take(number("SPINNEY_REMOVED", 40) as usize));
+}
+
+#[test]
+fn files_that_are_cut_and_grow_again() {
+    let rig = Rig::new(Effort { outside: number("SPINNEY_OUTSIDE", 50), ..BRIEF });
+    run_all(&rig, regrown_cases(start_seed()).take(number("SPINNEY_REGROWN", 60) as usize));
+}
+
+/// Each third one with commits held.
+fn regrown_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
+    regrown::sample(seed).zip(seed..).filter_map(|(case, number)| match number % 3 {
+        0 => inside::around(case, number),
+        _ => Some(case),
+    })
 }
 
 /// Each third one with commits held.
@@ -323,6 +347,7 @@ fn by_name(name: &str) -> Case {
         "shared" => shared::over(by_name(&parts[2..].join(":")), n(1)),
         "named" => named(n(1) as usize),
         "told" => told::case(n(1)),
+        "regrown" => regrown::nth(n(1)),
         "removed" => removed::nth(n(1)).expect("a workload that does something"),
         "random" => random::single(n(1), n(2) as usize),
         "threads" => random::threads(n(1), n(2) as usize),
@@ -399,7 +424,7 @@ fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
     let (mut two, mut three) = (ace::sample(2, seed), ace::sample(3, seed));
     let mut held = inside_samples(seed);
     let mut shared = shared_samples(seed);
-    let mut removed = removed_cases(seed);
+    let (mut removed, mut regrown) = (removed_cases(seed), regrown_cases(seed));
     let kernel = outside::lacking().is_none();
     let mut round = 0;
     let mixed = std::iter::from_fn(move || {
@@ -411,6 +436,7 @@ fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
             50 => Some(random::single(seed + round, 500)),
             1..25 => three.next(),
             26..30 => removed.next(),
+            80..=84 | 86..90 => regrown.next(),
             60..80 => held.next(),
             30..45 if kernel => shared.next(),
             _ => two.next(),

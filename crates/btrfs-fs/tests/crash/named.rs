@@ -468,4 +468,29 @@ pub const NAMED: &[Named] = &[
             fsync("y"),
         ]
     }),
+    ("a cut file is written, and what was written becomes a hole over old content", || {
+        vec![
+            truncate("B/big", 0),
+            write("B/big", 0, 65_536, 56),
+            punch("B/big", 0, 32_768),
+            fsync("B/big"),
+        ]
+    }),
+    ("a small file is cut and written, and becomes a hole over old content", || {
+        vec![
+            truncate("A/bar", 0),
+            write("A/bar", 0, 50, 57),
+            punch("A/bar", 0, 4096),
+            fsync("A/bar"),
+        ]
+    }),
+    ("a cut file grows, and a part of it is zeroed, a hole over old content", || {
+        vec![
+            truncate("B/big", 10_000),
+            append("B/big", 50_000, 58),
+            fallocate("B/big", FallocateMode::ZeroRange { keep_size: true }, 5000, 40_000),
+            punch("B/big", 20_000, 10_000),
+            fsync("B/big"),
+        ]
+    }),
 ];

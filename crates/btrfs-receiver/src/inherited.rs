@@ -43,15 +43,22 @@ impl Inherited {
                 some
             }
         };
-        if some {
-            for name in target.xattrs(path)? {
-                if name.starts_with(ACLS) || name.starts_with(PROPERTIES) {
-                    target.remove_xattr(path, &name)?;
-                }
-            }
+        match some {
+            true => strip(path, target),
+            false => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// Of something new: also of a subvolume's root directory, which inherits from the directory that the
+/// subvolume was begun in.
+pub(crate) fn strip(path: RelPath<'_>, target: &mut dyn Target) -> Result<()> {
+    for name in target.xattrs(path)? {
+        if name.starts_with(ACLS) || name.starts_with(PROPERTIES) {
+            target.remove_xattr(path, &name)?;
+        }
+    }
+    Ok(())
 }
 
 fn hands_down(name: &[u8]) -> bool {

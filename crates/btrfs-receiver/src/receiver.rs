@@ -2,7 +2,7 @@
 
 use crate::encoded;
 use crate::error::{Error, Failed, Result, Wrong};
-use crate::inherited::Inherited;
+use crate::inherited::{self, Inherited};
 use crate::path::{RelPath, check_name};
 use crate::target::{CloneFrom, Made, New, Received, Target, Times};
 use btrfs_disk::items::inode_flags;
@@ -151,6 +151,9 @@ impl Receiver<'_> {
         self.open = Some(origin);
         self.damaged = false;
         (self.told)(Event::Begun { name, snapshot: parent.is_some() });
+        if parent.is_none() {
+            inherited::strip(RelPath::new(b"")?, self.target)?;
+        }
         Ok(())
     }
 

@@ -259,6 +259,57 @@ fn what_was_made_when_is_kept_where_the_stream_says_it() {
     common::assert_clean(&target.path);
 }
 
+/// The attributes of a received subvolume's root directory, of a directory in it, and its flags.
+fn given(snap: &Path) -> String {
+    let told = sh(&format!(
+        "cd {} && getfattr -d -m - . d && {{ lsattr -d . | grep c; true; }}",
+        snap.display()
+    ));
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    text(&told.stdout)
+}
+
+/// A stream says all that an inode has: what the place would give it, is not the source's.
+#[test]
+fn what_the_place_would_give_is_not_in_what_is_received() {
+    require!(kernel_btrfs);
+    let (image, dir) = (Image::new("given"), TempDir::new("given").unwrap());
+    let stream = dir.join("stream").display().to_string();
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    for command in [
+        Command::Subvol { path: b"snap", origin: FIRST },
+        Command::MkDir { path: b"d", ino: 257 },
+        Command::End,
+    ] {
+        encoder.put(&command).unwrap();
+    }
+    fs::write(&stream, encoder.into_inner()).unwrap();
+    let places = ["image", "served", "called"];
+    let kernel = KernelMount::new(&image.path, "").unwrap();
+    for place in places {
+        let made = sh(&format!(
+            "set -e; cd {}; btrfs -q subvolume create {place}; mkdir {place}/in
+             btrfs property set {place} compression zstd; setfacl -d -m u:1000:rwx {place}/in",
+            kernel.path().display()
+        ));
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    }
+    kernel.unmount().unwrap();
+    fine(&["receive", "-q", "-f", &stream, &image.at("/image/in")]);
+    for (place, options) in [("served", ""), ("called", "writeback")] {
+        let mount = Mount::new(&image, options);
+        let into = mount.join(place).join("in").display().to_string();
+        fine(&["receive", "-q", "-f", &stream, &into]);
+        mount.umount();
+    }
+    let kernel = KernelMount::new(&image.path, "ro").unwrap();
+    for place in places {
+        assert_eq!(given(&kernel.join(place).join("in/snap")), "", "{place}");
+    }
+    kernel.unmount().unwrap();
+    common::assert_clean(&image.path);
+}
+
 /// A receiver that waits for its input, and what is its root directory then.
 fn root_of(words: &[&str], begin: &[u8]) -> (String, Output) {
     let mut child = std::process::Command::new(PROGRAM)

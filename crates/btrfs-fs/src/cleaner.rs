@@ -162,6 +162,10 @@ impl Cleaner {
     /// A step, and the commit that it is in.
     fn drop_some(&self, trees: &[Dropping], nodes: u64, urgency: Urgency) -> Result<()> {
         self.core.health.changeable().map_err(crate::error::to_fs)?;
+        if self.reservations.is_short() {
+            // With this the next commit would find even less.
+            return Err(Errno::ENOSPC.into());
+        }
         let tiny = self.core.injection.has(Defect::TinySteps);
         let mut budget = if tiny { TINY_STEP } else { nodes };
         loop {

@@ -212,13 +212,16 @@ impl Orphans {
             // Who gives it back erases it.
             return Ok(true);
         }
+        // Before the operation begins: a log waits for those that have, and nobody else changes these items.
+        let (from, sector) = (erasure.steps.from, self.core.sector());
+        let next = next::next(&self.core.view(), inode.id, (from, step), sector);
         let op = self.core.begin();
         // Who makes the mount read-only waits for operations behind saying so. Who closes it does, too, and then
         // erases himself, which nobody else does for him: his are those that nobody can come to.
         if !erasure.whoever_claims_it || self.core.health.stays_open().is_ok() {
             self.core.health.changeable().fs()?;
         }
-        match self.erase_step(&op, inode.id, &mut state, (erasure.steps.from, step))? {
+        match self.erase_step(&op, inode.id, &mut state, next?)? {
             None => state.erased = true,
             Some(from) => {
                 state.erasing = true;
@@ -228,15 +231,14 @@ impl Orphans {
         Ok(state.erased)
     }
 
-    /// One operation's worth, from a key on; answers where the next one begins, if anything is left.
+    /// One operation's worth; answers where the next one begins, if anything is left.
     fn erase_step(
         &self,
         op: &Op<'_>,
         id: InodeId,
         state: &mut State,
-        step: (Key, usize),
+        Next { keys, extents, from }: Next,
     ) -> Result<Option<Key>> {
-        let Next { keys, extents, from } = next::next(op, id, step, self.core.sector())?;
         keys.iter().try_for_each(|key| check_unnamed(id, key.kind))?;
         if let Some(dirty) = state.dirty.take() {
             self.reservations.forget_dirty(dirty.bytes());

@@ -150,6 +150,8 @@ impl<'c> Copies<'c> {
         let (sector, size) = (self.core.sector(), self.core.geometry.csum.size());
         let (mut all, mut firm) = (Sums::new(), true);
         for (at, len) in pieces(&what.from) {
+            // What a commit frees meanwhile is neither discarded nor used again before it was read.
+            let _roots = self.core.roots();
             let (sums, known) = self.known(at, len)?;
             let mut buf = vec![0; len as usize];
             for run in runs(&known) {

@@ -128,7 +128,9 @@ impl Committer {
         }
         self.stats.commits_after_readers.add(1);
         self.wait_for_readers_unless(Kind::Metadata, || self.reservations.commit_has_room());
-        self.in_vain.store(!self.reservations.commit_has_room(), Ordering::Relaxed);
+        // Where nobody reads, nobody was waited for.
+        let in_vain = self.core.space.pinned(Kind::Metadata) > 0;
+        self.in_vain.store(in_vain && !self.reservations.commit_has_room(), Ordering::Relaxed);
     }
 
     /// When this returns no commit runs and no log is written, and none before `commit_held`:

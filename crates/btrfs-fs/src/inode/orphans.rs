@@ -16,14 +16,20 @@ use crate::ino::InodeId;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind::ORPHAN_ITEM;
 use btrfs_disk::{Key, TreeId};
-use btrfs_txn::delta::{Base, Delta, ItemDelta, ObjectEdit};
+use btrfs_txn::delta::{Base, Delta, ObjectEdit};
 use btrfs_txn::{Op, View};
+use locks::{Mutex, Rank};
 use orphans::{Change, Orphans, Release};
+use std::collections::BTreeSet;
 
 /// Bits of a slot's number for the object id; 21 are left for the tree.
 const OBJECT_BITS: u32 = 40;
 
-pub(crate) struct OrphanTable(Option<Orphans>);
+pub(crate) struct OrphanTable {
+    slots: Option<Orphans>,
+    /// Those that could have a slot, and whose item was put for want of memory instead.
+    without: Mutex<BTreeSet<InodeId>>,
+}
 
 fn orphans_of(tree: TreeId) -> InodeId {
     InodeId::new(tree, ORPHAN_OBJECTID)
@@ -50,18 +56,19 @@ pub(crate) fn put_item(op: &Op<'_>, id: InodeId) {
 
 impl OrphanTable {
     pub(super) fn new() -> OrphanTable {
-        OrphanTable(Orphans::new().ok())
+        OrphanTable { slots: Orphans::new().ok(), without: Mutex::new(Rank::Leaf, BTreeSet::new()) }
     }
 
     /// The inode lost its last name, or never had one.
     pub(crate) fn mark(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
         let claim = |table: &Orphans| table.claim(number(id)?, op.generation().0).ok();
-        state.orphan = match self.0.as_ref().and_then(claim) {
+        state.orphan = match self.slots.as_ref().and_then(claim) {
             Some(slot) => {
                 op.owe_item(id.tree);
                 Orphan::Slot(slot)
             }
             None => {
+                self.without.lock().insert(id);
                 put_item(op, id);
                 Orphan::Item
             }
@@ -72,9 +79,12 @@ impl OrphanTable {
     pub(crate) fn unmark(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
         match std::mem::take(&mut state.orphan) {
             Orphan::No => {}
-            Orphan::Item => delete_item(op, id),
+            Orphan::Item => {
+                self.without.lock().remove(&id);
+                delete_item(op, id);
+            }
             Orphan::Slot(slot) => {
-                let table = self.0.as_ref().expect("it has the slot");
+                let table = self.slots.as_ref().expect("it has the slot");
                 match table.release(slot, op.generation().0) {
                     Release::Forgotten => op.owe_no_item(),
                     Release::ToTell => op.owe_item(id.tree),
@@ -87,15 +97,18 @@ impl OrphanTable {
     /// who had one and is none any more loses it. `view` is of that time.
     pub(crate) fn hand_over(&self, sealed: &Delta, view: &View<'_>) {
         let (mut here, mut gone) = (Vec::new(), Vec::new());
-        if let Some(table) = &self.0 {
+        if let Some(table) = &self.slots {
             table.hand_over(sealed.generation.0, |change| match change {
                 Change::Put(number) => here.push(id_of(number)),
                 Change::Remove(number) => gone.push(id_of(number)),
             });
         }
         let told = here.len() + gone.len();
-        // One that found no memory in the table since then has put its item already.
-        gone.retain(|id| !is_put(&sealed.items, *id));
+        // One that found no memory in the table since then has put its item already. What is put for others was so by
+        // an epoch that found no room, and that this one has taken over.
+        let without = self.without.lock();
+        gone.retain(|id| !without.contains(id));
+        drop(without);
         // First who went: one that became an orphan again since then is among the others.
         each_tree(view, gone, |tree, ids| {
             edit(sealed, tree, |o| ids.iter().for_each(|id| o.delete(ORPHAN_ITEM, id.objectid)));
@@ -124,11 +137,6 @@ fn has_place(view: &View<'_>, tree: TreeId, ids: &[InodeId]) -> bool {
             false
         }
     }
-}
-
-fn is_put(items: &ItemDelta, id: InodeId) -> bool {
-    let key = Key::new(ORPHAN_OBJECTID, ORPHAN_ITEM, id.objectid);
-    items.get(id.tree, &key).is_some_and(|item| item.is_some())
 }
 
 fn edit(sealed: &Delta, tree: TreeId, edit: impl FnOnce(&mut ObjectEdit<'_>)) {

@@ -177,11 +177,12 @@ impl TreeLog {
         want_renamed(work, state, &pending);
         for _ in 0..ROUNDS {
             self.flush_content(work, &mut landed);
+            let still = Instant::now();
+            let stillness = Quiesced::begin(&pending.current.gate);
+            // An operation that failed halfway has said so before it left.
             if let Some(why) = self.core.health.poisoned() {
                 return Err(Error::ReadOnly(why.to_owned()).into());
             }
-            let still = Instant::now();
-            let stillness = Quiesced::begin(&pending.current.gate);
             want_renamed(work, state, &pending);
             assert!(!self.core.injection.has(Defect::LogPanics), "as it was asked to");
             work.freeze(&pending, |id, level| state.ask(id, level));

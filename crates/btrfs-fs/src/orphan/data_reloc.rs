@@ -70,7 +70,7 @@ pub(super) fn step(
     let (_room, most) = reserver.reserve_removal_step(steps.most as u64)?;
     let _still = core.addresses.hold_still();
     let op = core.begin();
-    let next = next(&op, id, (steps.from, most as usize), core.sector())?;
+    let next = next(&op.view, id, (steps.from, most as usize), core.sector())?;
     op.run(|| op.edit(id, |o| next.keys.iter().for_each(|key| o.delete(key.kind, key.offset))));
     for extent in &next.extents {
         let MappedKind::Extent { fields, .. } = &extent.kind else { continue };

@@ -8,6 +8,7 @@
 
 use super::Orphans;
 use crate::erasures::Erasure;
+use btrfs_space::Priority;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use vfs::Result;
@@ -21,6 +22,8 @@ const PER_EPOCH: u64 = 8 << 10;
 struct Pace {
     epoch: u64,
     items: u64,
+    /// A step made larger what has no room as it is: that is committed first.
+    grows: bool,
 }
 
 impl Orphans {
@@ -35,7 +38,9 @@ impl Orphans {
                 return None;
             }
             let items = erasure.steps.most as u64;
+            let before = self.reservations.need(Priority::Commit);
             let erased = self.step_behind(erasure);
+            pace.grows = self.reservations.need(Priority::Commit) > before;
             if erased.is_ok() {
                 pace.items += items;
                 self.erasures.stepped();
@@ -52,8 +57,11 @@ impl Orphans {
             return true;
         }
         let epoch = self.core.layers().current.generation.0;
+        if pace.grows && self.reservations.is_short() {
+            return true;
+        }
         if pace.epoch != epoch {
-            *pace = Pace { epoch, items: 0 };
+            *pace = Pace { epoch, items: 0, grows: false };
         }
         let enough = pace.items >= PER_EPOCH;
         if enough {

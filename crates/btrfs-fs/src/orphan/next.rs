@@ -10,7 +10,7 @@ use crate::extents::Mapped;
 use crate::ino::InodeId;
 use btrfs_disk::Key;
 use btrfs_disk::key::kind;
-use btrfs_txn::Op;
+use btrfs_txn::View;
 use vfs::Result;
 
 pub(super) struct Next {
@@ -23,13 +23,13 @@ pub(super) struct Next {
 
 /// From a key on, so many at most.
 pub(super) fn next(
-    op: &Op<'_>,
+    view: &View<'_>,
     id: InodeId,
     (from, most): (Key, usize),
     sector: u64,
 ) -> Result<Next> {
     let (mut keys, mut extents) = (Vec::new(), Vec::new());
-    let mut scan = op.view.scan(id.tree, from);
+    let mut scan = view.scan(id.tree, from);
     while keys.len() < most {
         let Some((key, bytes)) = scan.next().fs()? else { break };
         if key.kind == kind::EXTENT_DATA {

@@ -89,8 +89,8 @@ impl Reserver {
             // One that found no room itself has told why there is none.
             return match self.commit_for_space() {
                 Err(_) if self.reservations.is_short() => Ok(priority == Priority::Delete),
-                // What was before they are held has given back what it had.
-                Err(FsError::Posix(Errno::ENOSPC)) if self.committer.is_held() => Ok(true),
+                // What was before they are held has given back what it had; or another found room since then.
+                Err(FsError::Posix(Errno::ENOSPC)) => Ok(true),
                 done => done.map(|()| true),
             };
         }

@@ -1,6 +1,7 @@
 //! Removals that look for the last room, on a small volume in memory.
 
 mod kept;
+mod short;
 
 use crate::BtrfsFs;
 use crate::reserve::Cost;

@@ -12,11 +12,14 @@ use super::chunk_alloc::Device;
 use super::group::Group;
 use super::{Kind, Space};
 use btrfs_disk::{Logical, Result};
+use btrfs_volume::SUPER_EXCLUDED;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes of the data group that stays where there is no data: as `mkfs.btrfs` makes it.
 const LAST: u64 = 8 << 20;
+/// Of that, what content can have wherever it lies: copies of the superblock may be in each of two stripes.
+const LAST_USABLE: u64 = LAST - 2 * SUPER_EXCLUDED;
 
 /// A chunk that is gone and that commits still have on record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,7 +90,7 @@ impl Space {
         if !worth || !last.seems_empty() || !self.is_room_instead_of(device, last) {
             return Ok(false);
         }
-        if !self.is_proven(last) || !last.close(-(LAST as i64)) {
+        if !self.is_proven(last) || !last.close(-(LAST_USABLE as i64)) {
             return Ok(false);
         }
         // Behind it those that are left would say what new ones are.

@@ -218,7 +218,7 @@ impl ActionCost {
 
 /// The actions of one epoch. What they cost is read by every operation that reserves: without the lock.
 pub struct TreeActions {
-    actions: Mutex<Vec<TreeAction>>,
+    actions: Mutex<Vec<(TreeAction, ActionCost)>>,
     places: AtomicU64,
     trees: AtomicU64,
     bytes: AtomicU64,
@@ -227,12 +227,13 @@ pub struct TreeActions {
 
 impl Default for TreeActions {
     fn default() -> TreeActions {
-        TreeActions::new(Vec::new(), ActionCost::default())
+        TreeActions::new(Vec::new())
     }
 }
 
 impl TreeActions {
-    fn new(actions: Vec<TreeAction>, cost: ActionCost) -> TreeActions {
+    fn new(actions: Vec<(TreeAction, ActionCost)>) -> TreeActions {
+        let cost = actions.iter().fold(ActionCost::default(), |all, (_, cost)| all.and(*cost));
         let ActionCost { places, trees, bytes, sums } = cost;
         TreeActions {
             actions: Mutex::new(Rank::Leaf, actions),
@@ -256,17 +257,17 @@ impl TreeActions {
         for (sum, part) in self.parts().into_iter().zip(parts) {
             sum.fetch_add(part, Ordering::Relaxed);
         }
-        actions.push(action);
+        actions.push((action, cost));
     }
 
     /// Whether one of them is such.
-    pub fn any(&self, such: impl FnMut(&TreeAction) -> bool) -> bool {
-        self.actions.lock().iter().any(such)
+    pub fn any(&self, mut such: impl FnMut(&TreeAction) -> bool) -> bool {
+        self.actions.lock().iter().any(|(action, _)| such(action))
     }
 
     /// All of them, in the order in which they came.
     pub fn list(&self) -> Vec<TreeAction> {
-        self.actions.lock().clone()
+        self.actions.lock().iter().map(|(action, _)| action.clone()).collect()
     }
 
     /// What all of them change. One that somebody adds meanwhile may be in it in part: its
@@ -280,11 +281,17 @@ impl TreeActions {
         [&self.places, &self.trees, &self.bytes, &self.sums]
     }
 
-    /// As `Delta::joined`.
+    /// As `Delta::joined`, but for what whoever asked for it asks for again: a commit that found no room should not find
+    /// even less the next time.
     pub(super) fn joined(below: &TreeActions, above: &TreeActions) -> TreeActions {
-        let mut actions = below.list();
-        actions.extend(above.list());
-        TreeActions::new(actions, sum(below.cost(), above.cost()))
+        let mut actions = below.actions.lock().clone();
+        actions.extend(above.actions.lock().iter().cloned());
+        actions.retain(|(action, _)| match action {
+            TreeAction::Drop { .. } => false,
+            TreeAction::Move(order) => order.is_wanted(),
+            _ => true,
+        });
+        TreeActions::new(actions)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::reserve::tests::{volume, volume_on};
 use crate::{BtrfsFs, Caller};
 use blockdev::MemDevice;
 use blocksim::Hooked;
-use btrfs_space::Priority;
+use btrfs_space::{Kind, Priority};
 use btrfs_txn::delta::Level;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -93,4 +93,36 @@ fn what_an_operation_reserves_is_enough_whatever_number_of_subvolumes_there_is()
     let (need, held) = (reservations.need(Priority::Commit), reservations.held());
     assert!(need <= held, "{need} bytes are needed, {held} are held");
     end(&fs, &open, rest, "it is gone");
+}
+
+/// Where nobody read when there was no room, nobody was waited for: the next one who reads is.
+#[test]
+fn a_commit_without_room_beside_nobody_who_reads_takes_no_wait_from_the_next() {
+    let (fs, inos) = with_files(2000);
+    let rest = all_for(&fs, Priority::Delete);
+    let space = &fs.engine.core.space;
+    // More than is left of what is kept, less than one commit takes.
+    let some = space.reserve_metadata(16384, Priority::Commit).expect("it is kept for commits");
+    let label = |text: &str| fs.set_label(&CX, text.as_bytes()).expect("label");
+    let waits = || stat(&fs, "commit.after_readers");
+    label("nobody reads");
+    assert_eq!(space.pinned(Kind::Metadata), 0);
+    let reads = fs.engine.core.roots();
+    label("frees");
+    let (before, done) = (waits(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let reads = reads;
+            while waits() == before && !done.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            drop(reads);
+        });
+        label("waits");
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(waits() > before, "a reader is waited for");
+    drop((some, rest));
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
 }

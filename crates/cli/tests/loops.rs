@@ -112,6 +112,7 @@ fn directories_in_a_circle_are_gone_through_once() {
         .collect();
     assert_eq!(rows, expected);
     // Those who walk by names tell of it, and go on.
+    let other = Image::new("loops-circle-copy");
     let archive = image.dir.join("archive.tar").display().to_string();
     for words in [
         &["du", &root][..],
@@ -120,6 +121,8 @@ fn directories_in_a_circle_are_gone_through_once() {
         &["tar", "-c", "-f", &archive, &root],
         &["chmod", "-R", "755", &root],
         &["chown", "-R", "7:7", &root],
+        &["cp", "-r", &root, &other.at("/")],
+        &["cp", "-r", &image.at("/a"), &image.at("/copy")],
         &["rm", "-r", &image.at("/a")],
     ] {
         let output = ends(words);
@@ -127,6 +130,10 @@ fn directories_in_a_circle_are_gone_through_once() {
         let said = text(&output.stderr);
         assert!(said.contains("another name"), "{words:?}: {said}");
     }
+    for copied in [other.at("/a/b"), image.at("/copy/b")] {
+        assert_eq!(fine(&["ls", &copied]), "file\n", "{copied}");
+    }
+    common::assert_clean(&other.path);
     // From within the circle as well.
     ends(&["filesystem", "du", "-s", &image.at("/a/b")]);
     ends(&["compsize", &image.at("/a/b")]);

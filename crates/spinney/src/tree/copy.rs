@@ -3,12 +3,16 @@
 //! Directories get their attributes after their entries. What is there already is merged
 //! into (directories) or overwritten (the rest), as `cp` does; what cannot be overwritten is replaced, once what
 //! takes its place is there. Of a source that cannot be read nothing new is made.
+//!
+//! Invariant: of each source no directory is gone into twice. In a damaged volume one may have two names, and
+//! the second may lie below the first.
 
 use super::draft::Draft;
 use super::fill::{self, FileAt, Reflink};
 use super::node::{Listed, Node};
 use super::path::join;
 use super::target;
+use super::walk::two_names;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
 use std::collections::{HashMap, HashSet};
@@ -60,6 +64,8 @@ pub struct TreeCopy<'v> {
     paths: [Vec<u8>; 2],
     /// Copies of files with several names.
     links: HashMap<Ino, Node>,
+    /// Directories of the source at hand that were gone into.
+    entered: HashSet<Ino>,
     /// Directories that this copy made.
     made: HashSet<Ino>,
     /// A directory was to be copied into itself; the rest was copied.
@@ -78,6 +84,7 @@ impl<'v> TreeCopy<'v> {
             stack: Vec::new(),
             paths: Default::default(),
             links: HashMap::new(),
+            entered: HashSet::new(),
             made: HashSet::new(),
             refused: None,
             failed: None,
@@ -109,7 +116,7 @@ impl<'v> TreeCopy<'v> {
         name: &[u8],
         to_path: Vec<u8>,
     ) -> Result<()> {
-        self.stack.clear();
+        self.begin();
         let top = self.one(node, path.to_vec(), parent, name, to_path)?;
         self.stack.extend(top);
         self.run()
@@ -123,10 +130,24 @@ impl<'v> TreeCopy<'v> {
         to: Node,
         to_path: Vec<u8>,
     ) -> Result<()> {
-        self.stack.clear();
+        self.begin();
+        self.enter(&node, &path)?;
         let frame = self.frame(node, path, to, to_path, false)?;
         self.stack.push(frame);
         self.run()
+    }
+
+    /// Another source, which may lie in the one before.
+    fn begin(&mut self) {
+        self.stack.clear();
+        self.entered.clear();
+    }
+
+    fn enter(&mut self, dir: &Node, path: &[u8]) -> Result<()> {
+        match self.entered.insert(dir.ino()) {
+            true => Ok(()),
+            false => Err(self.from.error(path, two_names())),
+        }
     }
 
     fn run(&mut self) -> Result<()> {
@@ -272,6 +293,7 @@ impl<'v> TreeCopy<'v> {
         name: &[u8],
         to_path: Vec<u8>,
     ) -> Result<Frame> {
+        self.enter(&node, &path)?;
         let fresh = old.is_none();
         let made = match old {
             Some(old) => old,

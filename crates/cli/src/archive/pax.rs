@@ -4,13 +4,19 @@ use vfs::Timestamp;
 
 pub const XATTR: &str = "SCHILY.xattr.";
 
+/// As many are in one header at most. GNU tar wrote two for each piece of a sparse file once.
+const MOST: usize = 1 << 20;
+
 /// In order: a key may come several times.
 pub type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// `None` if the bytes are no records.
+/// `None` if the bytes are no records, or more than can be meant.
 pub fn parse(mut bytes: &[u8]) -> Option<Records> {
     let mut records = Vec::new();
     while bytes.first().is_some_and(|b| *b != 0) {
+        if records.len() == MOST {
+            return None;
+        }
         let blank = bytes.iter().position(|b| *b == b' ')?;
         let len: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
         let record = bytes.get(blank + 1..len)?.strip_suffix(b"\n")?;
@@ -73,6 +79,12 @@ mod tests {
         for wrong in [&b"5 a=b\n"[..], b"x", b"99 a=b\n", b"6 a b\n", b"3 \n", b"0 a=b\n"] {
             assert!(parse(wrong).is_none(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn there_are_not_millions_of_them() {
+        assert_eq!(parse(&b"4 =\n".repeat(MOST)).unwrap().len(), MOST);
+        assert!(parse(&b"4 =\n".repeat(MOST + 1)).is_none());
     }
 
     #[test]

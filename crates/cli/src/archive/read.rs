@@ -60,8 +60,8 @@ impl<R: Read> Reader<R> {
                 EntryType::XHeader => {
                     let bytes = self.short(size)?;
                     let parsed = pax::parse(&bytes);
-                    records =
-                        parsed.ok_or_else(|| damaged("a pax header is no list of records"))?;
+                    let senseless = "a pax header is no list of records, or has too many";
+                    records = parsed.ok_or_else(|| damaged(senseless))?;
                 }
                 EntryType::XGlobalHeader => {}
                 EntryType::GNULongName => name = Some(text_of(self.short(size)?)),
@@ -323,15 +323,22 @@ impl LeadingMap {
 
 /// Formats 0.0 and 0.1: in the records.
 fn map_of(records: &Records) -> Option<Vec<(u64, u64)>> {
-    let of = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse::<u64>().ok();
-    let numbers: Option<Vec<u64>> = match pax::get(records, "GNU.sparse.map") {
-        Some(map) => map.split(|b| *b == b',').map(of).collect(),
+    match pax::get(records, "GNU.sparse.map") {
+        Some(map) => pairs(map.split(|b| *b == b',')),
         None => {
             let keys = [&b"GNU.sparse.offset"[..], b"GNU.sparse.numbytes"];
             let mapped = records.iter().filter(|(key, _)| keys.contains(&key.as_slice()));
-            mapped.map(|(_, value)| of(value)).collect()
+            pairs(mapped.map(|(_, value)| value.as_slice()))
         }
-    };
-    let numbers = numbers.filter(|numbers| numbers.len() % 2 == 0)?;
-    Some(numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect())
+    }
+}
+
+/// Two numbers each.
+fn pairs<'m>(mut words: impl Iterator<Item = &'m [u8]>) -> Option<Vec<(u64, u64)>> {
+    let of = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
+    let mut pairs = Vec::new();
+    while let Some(start) = words.next() {
+        pairs.push((of(start)?, of(words.next()?)?));
+    }
+    Some(pairs)
 }

@@ -6,12 +6,14 @@
 //! link leads to that one. Directories get their attributes at the end: what is made in them must
 //! not inherit some, and touches their times. What is unpacked has the attributes that the
 //! archive says, and no others.
+//!
+//! Work and memory go with an archive's length: it is a stranger's.
 
 use super::pax;
 use super::read::{Member, Reader};
 use crate::error::{Error, Result, say_error};
 use crate::inside::fill::FileAt;
-use crate::inside::path::{find_through, join};
+use crate::inside::path::{find_through, join, push};
 use crate::inside::volumes::At;
 use crate::inside::{self, Draft, Failures, Node};
 use btrfs_image::copy::BUFFER;
@@ -21,6 +23,9 @@ use std::io::Read;
 use tar::EntryType;
 use vfs::{Attr, Context, Entry, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
 
+/// A longer name is refused. What the kernel takes at once ends at 4 KiB, but trees are deeper, and our own
+/// archives of them are to come back.
+const LONGEST_NAME: usize = 64 << 10;
 /// Linux has no longer attributes.
 const LONGEST_XATTR: usize = 64 << 10;
 
@@ -134,7 +139,8 @@ impl<'v> Unpacker<'v> {
         if member.kind == EntryType::Link || kind_of(member.kind).is_some() {
             return Ok(false);
         }
-        let path = names.iter().fold(self.path.clone(), |path, name| join(&path, name));
+        let mut path = self.path.clone();
+        names.iter().for_each(|name| push(&mut path, name));
         if member.kind.as_byte() == b'M' {
             return Err(self.about(&path, "is left out: it began in another archive"));
         }
@@ -206,7 +212,7 @@ impl<'v> Unpacker<'v> {
         let (fs, mut path) = (self.volume.fs(), self.path.clone());
         let mut here = self.find(&path)?;
         for name in names {
-            path = join(&path, name);
+            push(&mut path, name);
             here = match here.child_if_any(name).at(self.volume, &path)? {
                 Some(node) if node.is_symlink() => self.find(&path)?,
                 Some(node) => node,
@@ -426,6 +432,11 @@ fn last(member: &Member, is_symlink: bool) -> SetAttr {
 
 /// The names of a path below the directory.
 fn names_of(path: &[u8]) -> Result<Vec<&[u8]>> {
+    if path.len() > LONGEST_NAME {
+        let begins = String::from_utf8_lossy(&path[..100]).into_owned();
+        let what = format!("a name of {} bytes that begins so is refused", path.len());
+        return Err(Error::about(begins, what));
+    }
     let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty() && *name != b".");
     let names: Vec<&[u8]> = names.collect();
     match names.iter().any(|name| *name == b"..") {

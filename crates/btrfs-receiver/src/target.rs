@@ -3,7 +3,7 @@
 use crate::path::RelPath;
 use btrfs_disk::compress::Encoded;
 use btrfs_send::{Origin, Special, Verity};
-use vfs::{FallocateMode, Result, Timestamp};
+use vfs::{Errno, FallocateMode, Result, Timestamp};
 
 /// Something new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +35,19 @@ pub struct CloneFrom<'a> {
     pub path: RelPath<'a>,
     /// Where in that file.
     pub offset: u64,
+}
+
+impl CloneFrom<'_> {
+    /// Where source and target are one file, of this `size`: a clone of `len` bytes to `at` that meets itself
+    /// or goes beyond the end is refused (EINVAL), as `FICLONERANGE` does, for which streams are made. Step by
+    /// step it would read what it has just written, or what it has just made the file long enough for, to no end.
+    pub fn check_within(&self, size: u64, at: u64, len: u64) -> Result<()> {
+        let within = self.offset.checked_add(len).is_some_and(|end| end <= size);
+        match within && self.offset.abs_diff(at) >= len {
+            true => Ok(()),
+            false => Err(Errno::EINVAL.into()),
+        }
+    }
 }
 
 /// Times of an inode.
@@ -101,7 +114,8 @@ pub trait Target {
         self.write(path, offset, encoded.content())
     }
     /// Takes `len` bytes over, sharing them where that is possible. ENOENT with an origin: no
-    /// read-only subvolume is known by that, or it has no such file.
+    /// read-only subvolume is known by that, or it has no such file. Within one file
+    /// behind a [check](CloneFrom::check_within).
     fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()>;
     /// Sets a file's size.
     fn truncate(&mut self, path: RelPath<'_>, size: u64) -> Result<()>;

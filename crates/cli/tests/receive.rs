@@ -310,6 +310,42 @@ fn what_the_place_would_give_is_not_in_what_is_received() {
     common::assert_clean(&image.path);
 }
 
+/// By system calls the kernel would cut it at the source's end, which each piece moved on.
+#[test]
+fn a_clone_into_a_mount_does_not_feed_on_itself() {
+    let (image, dir) = (Image::new("feeding"), TempDir::new("feeding").unwrap());
+    let stream = dir.join("stream").display().to_string();
+    let content = [7; 40 << 10];
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    for command in [
+        Command::Subvol { path: b"snap", origin: FIRST },
+        Command::MkFile { path: b"f", ino: 257 },
+        Command::Write { path: b"f", offset: 0, data: &content },
+        Command::Clone {
+            path: b"f",
+            offset: content.len() as u64,
+            len: 1 << 60,
+            from: FIRST,
+            from_path: b"f",
+            from_offset: 0,
+        },
+        Command::End,
+    ] {
+        encoder.put(&command).unwrap();
+    }
+    fs::write(&stream, encoder.into_inner()).unwrap();
+    for options in ["", "writeback"] {
+        let mount = Mount::new(&image, options);
+        let into = mount.join(&format!("by {options}"));
+        fs::create_dir(&into).unwrap();
+        let told = failing(&["receive", "-q", "-f", &stream, &into.display().to_string()]);
+        assert!(told.0 == 1 && told.1.contains("cloning to f"), "{told:?}");
+        assert!(fs::read(into.join("snap/f")).unwrap() == content, "{options}");
+        mount.umount();
+    }
+    common::assert_clean(&image.path);
+}
+
 /// A receiver that waits for its input, and what is its root directory then.
 fn root_of(words: &[&str], begin: &[u8]) -> (String, Output) {
     let mut child = std::process::Command::new(PROGRAM)

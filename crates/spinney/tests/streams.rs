@@ -247,6 +247,56 @@ fn a_stream_that_is_cut_off_leaves_it_unfinished() {
     assert_eq!(volume.read("in/snap/d/file").unwrap(), [1; 5000]);
 }
 
+/// The kernel refuses it, and a copy in its place read what it had just written, to no end.
+#[test]
+fn a_clone_does_not_feed_on_itself() {
+    const LEN: u64 = 128 << 10;
+    let content: Vec<u8> = (0..LEN).map(|n| (n * 7 + n / 4096) as u8).collect();
+    let play_clone = |from_path: &'static [u8], from_offset, offset, len| {
+        let volume = guarded();
+        let clone =
+            Command::Clone { path: b"f", offset, len, from: ORIGIN, from_path, from_offset };
+        let done = play(
+            &volume,
+            &stream(&[
+                Command::MkFile { path: b"f", ino: 257 },
+                Command::Write { path: b"f", offset: 0, data: &content },
+                Command::MkFile { path: b"other", ino: 258 },
+                Command::Write { path: b"other", offset: 0, data: &content },
+                clone,
+            ]),
+        );
+        (done.map_err(|error| error.to_string()), volume.read("in/snap/f").unwrap())
+    };
+    for (from_offset, offset, len) in [
+        (0, LEN, 1 << 60),
+        (0, LEN, LEN + 1),
+        (0, 1 << 61, 1 << 60),
+        (0, 4096, 8192),
+        (4096, 0, 8192),
+        (0, 0, LEN),
+        (1, 4000, 8000),
+        (LEN, 0, 4096),
+        (u64::MAX - 1, 0, 4),
+    ] {
+        let (done, left) = play_clone(b"f", from_offset, offset, len);
+        let error = done.unwrap_err();
+        assert!(error.contains("cloning to f"), "{from_offset} {offset} {len}: {error}");
+        assert!(left == content, "{from_offset} {offset} {len}: {} bytes", left.len());
+    }
+    for (from, from_offset, offset, len) in [
+        (&b"f"[..], 0, LEN, LEN),
+        (b"f", LEN - 4096, 0, 4096),
+        (b"f", 1, 9, 8),
+        (b"other", 1, 0, 9),
+    ] {
+        let (done, left) = play_clone(from, from_offset, offset, len);
+        done.unwrap();
+        let range = |at: u64| at as usize..(at + len) as usize;
+        assert_eq!(left[range(offset)], content[range(from_offset)], "{from_offset} {offset}");
+    }
+}
+
 /// Differences go from volume to volume by what was received, over three of them.
 #[test]
 fn what_was_received_can_be_sent_on() {

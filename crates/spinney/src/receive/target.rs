@@ -389,6 +389,9 @@ impl Target for InVolume<'_> {
             return Ok(());
         }
         let (source, ino) = (self.source(from)?, self.file(path)?);
+        if source.ino() == ino {
+            from.check_within(source.attr.size, at, len)?;
+        }
         let done = self.share(&source, from.offset, ino, at, len);
         self.tried(ino, done)
     }

@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 
@@ -373,6 +373,10 @@ impl Target for InMount {
     fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()> {
         let source = self.source(from)?;
         let file = self.file(path)?;
+        let (stat, own) = (source.metadata().fs()?, file.metadata().fs()?);
+        if (stat.dev(), stat.ino()) == (own.dev(), own.ino()) {
+            from.check_within(stat.len(), at, len)?;
+        }
         let mut done = 0;
         while done < len {
             let (source, target) = ((&source, from.offset + done), (file, at + done));

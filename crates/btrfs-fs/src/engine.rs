@@ -232,6 +232,25 @@ impl Engine {
         }
     }
 
+    /// Memory that is known and in no account.
+    fn beside(&self) -> [(&'static str, u64); 2] {
+        [
+            ("memory.contents", self.core.contents.bytes()),
+            ("memory.nodes_waiting", btrfs_disk::buffers::waiting()),
+        ]
+    }
+
+    /// See [`BtrfsFs::note_process_memory`](crate::BtrfsFs::note_process_memory).
+    pub(crate) fn note_process_memory(&self, bytes: u64, settled: bool) {
+        let memory = &self.core.memory;
+        memory.note_process(bytes);
+        if settled {
+            self.inodes.note_memory();
+            memory.withhold(self.core.store.counters().bytes, &self.beside());
+            self.core.note_memory();
+        }
+    }
+
     pub(crate) fn all_stats(&self) -> Vec<Stat> {
         let all = self.stats.list().into_iter().chain(self.core.stats.list());
         let mut all: Vec<Stat> = all.map(|(name, value)| Stat { name, value }).collect();
@@ -252,11 +271,7 @@ impl Engine {
             ("cache.hits", cache.hits),
             ("cache.misses", cache.misses),
         ];
-        let beside = [
-            ("memory.contents", self.core.contents.bytes()),
-            ("memory.nodes_waiting", btrfs_disk::buffers::waiting()),
-        ];
-        let now = now.into_iter().chain(self.core.memory.list(cache.bytes, &beside));
+        let now = now.into_iter().chain(self.core.memory.list(cache.bytes, &self.beside()));
         let volume = self.core.volume.counters().list();
         let more = now.chain(volume);
         all.extend(more.map(|(name, value)| Stat { name, value }));

@@ -105,9 +105,10 @@ impl BtrfsFs {
         sync::fsync_late(self.open()?, ino)
     }
 
-    /// What all of the process has in memory, for the statistics (`memory.process`).
-    pub fn note_process_memory(&self, bytes: u64) {
-        self.engine.core.memory.note_process(bytes);
+    /// What all of the process has in memory, for the statistics (`memory.process`). `settled`: what was free of
+    /// it went back, so what is counted follows what is left.
+    pub fn note_process_memory(&self, bytes: u64, settled: bool) {
+        self.engine.note_process_memory(bytes, settled);
     }
 
     /// Where the content of a file is.

@@ -2,6 +2,7 @@
 
 use crate::callers::{Callers, Proc};
 use crate::owners::Owners;
+use crate::tidying::Tidying;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -74,6 +75,8 @@ pub struct Config {
     /// Each thread that the session makes calls this before it serves. A thread that is made
     /// by another has from it what the system lets it inherit.
     pub on_thread: Option<fn()>,
+    /// When and how threads that serve let go memory that they keep for themselves.
+    pub tidying: Tidying,
     /// Each opening of a file hears by its own fsync of content that was refused
     /// ([`FileSystem::fsync_opened`](vfs::FileSystem::fsync_opened)), as on the kernel's file
     /// systems; else the first fsync that asks. Opens are messages for it.
@@ -163,6 +166,7 @@ impl Default for Config {
             callers: Arc::new(Proc),
             control: None,
             on_thread: None,
+            tidying: Tidying::default(),
             open_errors: false,
             cache_negative: true,
             max_write: 1 << 20,

@@ -70,6 +70,7 @@ impl Gathered {
             if self.read_one(dispatcher)? == Received::End {
                 return Ok(());
             }
+            dispatcher.tidying().before_a_wait(|| {});
             std::thread::sleep(MOMENT);
         }
     }

@@ -29,6 +29,7 @@ mod polling;
 mod session;
 #[allow(unsafe_code)]
 mod sys;
+mod tidying;
 #[allow(unsafe_code)]
 mod uring;
 
@@ -38,3 +39,4 @@ pub use notify::Notifier;
 pub use owners::{Map, Owners};
 pub use session::{Session, Unmounter};
 pub use sys::LoopDevice;
+pub use tidying::{Tidy, Tidying};

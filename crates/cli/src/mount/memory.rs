@@ -5,14 +5,20 @@
 //! then, and where the process has more than its budget (`memory=`): buffers at each look, the allocator's
 //! pages as it has grown since the last time.
 //!
+//! What the allocator keeps for a thread only that thread can give back. Where the process is beyond its budget threads
+//! that serve are asked to, each time that it has grown; those at rest do so when it comes near.
+//!
 //! What it does not know: who has how much of it (`spinney stats` tells).
 
 use super::sandbox;
 use crate::sys;
 use btrfs_disk::buffers;
 use btrfs_fs::BtrfsFs;
+use fuse::{Tidy, Tidying};
+use std::cell::Cell;
 use std::io;
 use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -26,6 +32,9 @@ const EVERY: Duration = Duration::from_secs(10);
 /// What the process may grow by between two times, beyond the budget: such a share of it.
 /// Chosen, not measured.
 const GROWTH: u64 = 16;
+/// Threads at rest leave what they keep to others from such a share of the budget below it on.
+/// Chosen, not measured.
+const NEAR: u64 = 4;
 /// Less is no change.
 const CHANGE: u64 = 1 << 20;
 
@@ -59,8 +68,39 @@ fn watch(told: &Receiver<Weak<BtrfsFs>>, resident: Option<&sys::Resident>, budge
             now = look();
             pace.gave_back(now, Instant::now());
         }
+        WISH.say(now > budget / NEAR * (NEAR - 1), pace.asks);
         if let Some(fs) = fs.upgrade() {
-            fs.note_process_memory(now);
+            fs.note_process_memory(now, due);
+        }
+    }
+}
+
+/// What serving threads are to do for others ([`fuse::Tidying`]).
+pub const TIDYING: Tidying =
+    Tidying { wanted: || WISH.of_this_thread(), tidy: sys::leave_memory_to_others };
+
+static WISH: Wish = Wish(AtomicU32::new(0));
+
+thread_local! {
+    /// How often this thread was asked.
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// How often all threads were asked to leave their memory to others, twice, and one more where those are to do
+/// so that are at rest.
+struct Wish(AtomicU32);
+
+impl Wish {
+    fn say(&self, at_rest: bool, asks: u32) {
+        self.0.store(asks.wrapping_mul(2) + u32::from(at_rest), Ordering::Relaxed);
+    }
+
+    fn of_this_thread(&self) -> Tidy {
+        let now = self.0.load(Ordering::Relaxed);
+        match (ASKED.replace(now / 2) == now / 2, now % 2) {
+            (false, _) => Tidy::Now,
+            (true, 0) => Tidy::No,
+            (true, _) => Tidy::AtRest,
         }
     }
 }
@@ -73,11 +113,14 @@ struct Pace {
     seen: u64,
     left: u64,
     last: Instant,
+    /// How often threads were asked for theirs, and whether what they left is to be given back.
+    asks: u32,
+    asked: bool,
 }
 
 impl Pace {
     fn new(budget: u64, now: Instant) -> Pace {
-        Pace { budget, pause: LOOK, seen: 0, left: 0, last: now }
+        Pace { budget, pause: LOOK, seen: 0, left: 0, last: now, asks: 0, asked: false }
     }
 
     fn is_due(&mut self, resident: u64, now: Instant) -> bool {
@@ -85,10 +128,15 @@ impl Pace {
         self.pause = if still { (self.pause * 2).min(SELDOM) } else { LOOK };
         self.seen = resident;
         let most = self.budget.max(self.left).saturating_add(self.budget / GROWTH);
-        resident > most || now.duration_since(self.last) >= EVERY
+        resident > most || self.asked || now.duration_since(self.last) >= EVERY
     }
 
+    /// Where that is not enough all threads are asked for theirs, which goes back at the next look.
     fn gave_back(&mut self, resident: u64, now: Instant) {
+        self.asked = !self.asked && resident > self.budget;
+        if self.asked {
+            (self.asks, self.pause) = (self.asks.wrapping_add(1), LOOK);
+        }
         (self.left, self.seen, self.last) = (resident, resident, now);
     }
 }
@@ -106,11 +154,42 @@ mod tests {
         assert!(!pace.is_due(130 * MIB, begin));
         assert!(pace.is_due(140 * MIB, begin));
         pace.gave_back(135 * MIB, begin);
+        assert!(pace.is_due(135 * MIB, begin), "threads were asked");
+        pace.gave_back(135 * MIB, begin);
         assert!(!pace.is_due(140 * MIB, begin), "it has not grown");
         assert!(pace.is_due(144 * MIB, begin));
         pace.gave_back(20 * MIB, begin);
         assert!(!pace.is_due(100 * MIB, begin + EVERY / 2));
         assert!(pace.is_due(100 * MIB, begin + EVERY));
+    }
+
+    #[test]
+    fn where_what_is_free_is_not_enough_threads_are_asked_for_theirs() {
+        let begin = Instant::now();
+        let mut pace = Pace::new(128 * MIB, begin);
+        assert!(pace.is_due(140 * MIB, begin));
+        pace.gave_back(120 * MIB, begin);
+        assert_eq!((pace.asks, pace.is_due(120 * MIB, begin)), (0, false));
+        assert!(pace.is_due(150 * MIB, begin));
+        pace.gave_back(140 * MIB, begin);
+        assert_eq!((pace.asks, pace.pause), (1, LOOK));
+        assert!(pace.is_due(140 * MIB, begin), "what they left");
+        pace.gave_back(140 * MIB, begin);
+        assert_eq!((pace.asks, pace.is_due(140 * MIB, begin)), (1, false), "once is enough");
+    }
+
+    #[test]
+    fn each_thread_is_asked_once_and_at_rest_as_long_as_it_matters() {
+        let wish = Wish(AtomicU32::new(0));
+        assert_eq!(wish.of_this_thread(), Tidy::No);
+        wish.say(true, 0);
+        assert_eq!([wish.of_this_thread(), wish.of_this_thread()], [Tidy::AtRest; 2]);
+        wish.say(true, 1);
+        assert_eq!([wish.of_this_thread(), wish.of_this_thread()], [Tidy::Now, Tidy::AtRest]);
+        let other = std::thread::scope(|scope| scope.spawn(|| wish.of_this_thread()).join());
+        assert_eq!(other.unwrap(), Tidy::Now, "it was asked once, too");
+        wish.say(false, 1);
+        assert_eq!(wish.of_this_thread(), Tidy::No);
     }
 
     #[test]

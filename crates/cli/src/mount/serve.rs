@@ -223,6 +223,7 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result
     config.callers = monitor.clone();
     config.control = Some(Controls(fs.clone()));
     config.on_thread = Some(sandbox::enter);
+    config.tidying = memory::TIDYING;
     fault::in_mounting(&mut config);
     if config.transport == Transport::Uring && sys::is_root() {
         machine::enable_uring();

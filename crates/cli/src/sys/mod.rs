@@ -24,7 +24,10 @@ pub use control::{control, is_kernels_btrfs, is_read_only, sync_file_system};
 pub use files::{
     Umount, bind, get_xattr, mount_apart, place_mount, remount, set_xattr, top_of_fuse, umount,
 };
-pub use memory::{Resident, give_back_buffer, give_back_memory, keep_freed_memory, usual_budget};
+pub use memory::{
+    Resident, give_back_buffer, give_back_memory, keep_freed_memory, leave_memory_to_others,
+    usual_budget,
+};
 pub use names::{group_id, group_name, user_id_and_group, user_name};
 pub use process::{
     Fork, allow_descriptors, block_signals, close_others, ended, fork, fork_apart, has_hung_up,

@@ -59,8 +59,9 @@ impl Server {
     fn serve(&self) -> io::Result<()> {
         let (mut input, mut output) = buffers(self.payload_len);
         let seat = Seat::new();
+        let tidying = self.dispatcher.tidying();
         let (mut home, mut has_place) = (None, false);
-        while has_place || self.servers.to_door(&seat) {
+        while has_place || self.servers.to_door(&seat, tidying) {
             self.follow(&mut home);
             let received = self.device.receive(&mut input);
             self.servers.took();
@@ -70,6 +71,7 @@ impl Server {
             // next request is not to call somebody who has long been at home.
             has_place = self.servers.take_place();
             reply(&self.device, unique, outcome, &output)?;
+            tidying.before_a_wait(|| {});
         }
         Ok(())
     }

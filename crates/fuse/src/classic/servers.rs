@@ -8,6 +8,7 @@
 //! few behind sends another; who has served looks where to go, under one lock, *before* he replies.
 //! It does not know what is served.
 
+use crate::tidying::{REST, Tidying};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,9 +50,17 @@ impl Seat {
         self.thread.unpark();
     }
 
-    fn sleep(&self) {
+    fn sleep(&self, tidying: Tidying) {
+        let mut rests = tidying.before_a_wait(|| {});
         while !self.called.swap(false, Ordering::Acquire) {
-            thread::park();
+            match rests {
+                true => thread::park_timeout(REST),
+                false => thread::park(),
+            }
+            // Who was called has no time for it.
+            if std::mem::take(&mut rests) && !self.called.load(Ordering::Relaxed) {
+                (tidying.tidy)();
+            }
         }
     }
 }
@@ -59,7 +68,7 @@ impl Seat {
 impl Servers {
     /// Waits for a place at the door, for who has nothing to serve; false at the end. Then wait
     /// for a request, and `took`.
-    pub(crate) fn to_door(&self, seat: &Arc<Seat>) -> bool {
+    pub(crate) fn to_door(&self, seat: &Arc<Seat>, tidying: Tidying) -> bool {
         loop {
             let mut places = self.places.lock();
             if places.ended {
@@ -71,7 +80,7 @@ impl Servers {
             }
             places.at_home.push(seat.clone());
             drop(places);
-            seat.sleep();
+            seat.sleep(tidying);
         }
     }
 
@@ -108,9 +117,11 @@ impl Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidying::Tidy;
     use std::fs::File;
     use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
+    use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
     const SERVERS: usize = AT_DOOR * 3;
@@ -121,7 +132,7 @@ mod tests {
     fn who_replies_is_at_the_door() {
         let servers = Servers::default();
         let seats: Vec<_> = (0..SERVERS).map(|_| Seat::new()).collect();
-        seats[..AT_DOOR].iter().for_each(|seat| assert!(servers.to_door(seat)));
+        seats[..AT_DOOR].iter().for_each(|seat| assert!(servers.to_door(seat, Tidying::default())));
         servers.places.lock().at_home.extend_from_slice(&seats[AT_DOOR..]);
         for _ in 0..100 {
             servers.took();
@@ -129,6 +140,32 @@ mod tests {
         }
         assert!(!servers.take_place(), "all others have theirs");
         assert_eq!(servers.places.lock().at_home.len(), SERVERS - AT_DOOR, "nobody was called");
+    }
+
+    /// Who is called before has no time for it, and who is not does it once.
+    #[test]
+    fn who_is_at_rest_lets_go_memory() {
+        static TIDIED: AtomicUsize = AtomicUsize::new(0);
+        let at_rest =
+            Tidying { wanted: || Tidy::AtRest, tidy: || _ = TIDIED.fetch_add(1, Ordering::SeqCst) };
+        let seat = Seat::new();
+        seat.call();
+        seat.sleep(at_rest);
+        assert_eq!(TIDIED.load(Ordering::SeqCst), 0);
+        thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let seat = Seat::new();
+                tell.send(seat.clone()).unwrap();
+                seat.sleep(at_rest);
+            });
+            let seat = told.recv().unwrap();
+            while TIDIED.load(Ordering::SeqCst) == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            seat.call();
+        });
+        assert_eq!(TIDIED.load(Ordering::SeqCst), 1);
     }
 
     /// A pipe stands in for `/dev/fuse`: a byte is a request, and serving it waits until all
@@ -147,7 +184,7 @@ mod tests {
                 let (servers, mut requests, together) = (&servers, &requests, &together);
                 scope.spawn(move || {
                     let seat = Seat::new();
-                    while servers.to_door(&seat) {
+                    while servers.to_door(&seat, Tidying::default()) {
                         let got = requests.read(&mut [0]).unwrap();
                         servers.took();
                         if got == 0 {

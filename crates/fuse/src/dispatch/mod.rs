@@ -91,6 +91,7 @@ use crate::nodeid::NodeIds;
 use crate::notify::Notifier;
 use crate::owners::Owners;
 use crate::polling::Polling;
+use crate::tidying::Tidying;
 use failure::{Answer, Failure};
 use parking_lot::Mutex;
 use reply::Out;
@@ -145,6 +146,7 @@ pub(crate) struct Dispatcher {
     control: Option<Arc<dyn Control>>,
     /// The user that serves.
     server: u32,
+    tidying: Tidying,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
     gathered: OnceLock<Arc<dyn Beside>>,
@@ -208,6 +210,7 @@ impl Dispatcher {
             callers: config.callers.clone(),
             control: config.control.clone().map(|control| control.0),
             server: crate::sys::user_and_group().0,
+            tidying: config.tidying,
             transport: OnceLock::new(),
             gathered: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -219,6 +222,11 @@ impl Dispatcher {
 
     pub(crate) fn keeps_atime(&self) -> bool {
         self.keeps_atime
+    }
+
+    /// How threads that serve let go memory.
+    pub(crate) fn tidying(&self) -> Tidying {
+        self.tidying
     }
 
     /// Names the transport in use, for the `spinney.transport` attribute.

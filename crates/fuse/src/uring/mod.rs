@@ -89,13 +89,14 @@ impl Server {
         spread: bool,
     ) -> io::Result<Server> {
         let spread = spread && crate::sys::possible_cpus().len() > 1;
-        let ring = Ring::new(device)?;
+        let tidying = dispatcher.tidying();
+        let ring = Ring::new(device, tidying)?;
         ring.begin()?;
         Ok(Server {
             ring,
             entry: Entry::new(qid, payload_len)?,
             dispatcher: dispatcher.clone(),
-            partners: spread.then(|| Ring::new(device)).transpose()?,
+            partners: spread.then(|| Ring::new(device, tidying)).transpose()?,
         })
     }
 

@@ -5,6 +5,7 @@ use super::entry::Entry;
 use crate::abi::record::UringCmdReq;
 use crate::abi::{Wire, uring_cmd};
 use crate::device::Device;
+use crate::tidying::{REST, Tidying};
 use io_uring::register::Restriction;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -18,12 +19,13 @@ const FIXED_FILE: u8 = 1;
 
 pub(super) struct Ring {
     uring: IoUring<Entry128, cqueue::Entry>,
+    tidying: Tidying,
 }
 
 impl Ring {
     /// It takes nothing before `begin`, and then FUSE's commands on this device alone, whoever
     /// gets hold of it: a ring can do what a process may be forbidden.
-    pub(super) fn new(device: &Device) -> io::Result<Ring> {
+    pub(super) fn new(device: &Device, tidying: Tidying) -> io::Result<Ring> {
         // A child that has the ring mapped would keep the connection open (`sys::unmount`).
         let uring: IoUring<Entry128, cqueue::Entry> = IoUring::builder()
             .dontfork()
@@ -36,7 +38,7 @@ impl Ring {
             Restriction::sqe_op(opcode::UringCmd80::CODE),
             Restriction::sqe_flags_allowed(FIXED_FILE),
         ])?;
-        Ok(Ring { uring })
+        Ok(Ring { uring, tidying })
     }
 
     /// To be called on the thread that will use it.
@@ -77,11 +79,17 @@ impl Ring {
         // is borrowed until the completion. If this returns without one (the ring is
         // broken), the session's threads drop the ring, and with it the command, first.
         unsafe { self.uring.submission().push(&command) }.map_err(io::Error::other)?;
+        // What is not submitted here is so by the wait.
+        let first = || drop(self.uring.submit());
+        let mut rests = self.tidying.before_a_wait(first);
         loop {
-            match self.uring.submit_and_wait(1) {
+            match self.submit_and_wait(rests) {
                 Ok(_) => {}
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error),
+            }
+            if std::mem::take(&mut rests) && self.uring.completion().is_empty() {
+                (self.tidying.tidy)();
             }
             if let Some(done) = self.uring.completion().next() {
                 return match done.result() {
@@ -90,6 +98,16 @@ impl Ring {
                 };
             }
         }
+    }
+
+    /// For as long as it takes, or until the thread is at rest.
+    fn submit_and_wait(&self, until_rest: bool) -> io::Result<usize> {
+        if !until_rest {
+            return self.uring.submit_and_wait(1);
+        }
+        let time = types::Timespec::from(REST);
+        let args = types::SubmitArgs::new().timespec(&time);
+        self.uring.submitter().submit_with_args(1, &args)
     }
 }
 
@@ -123,7 +141,7 @@ fn command_area(record: &UringCmdReq) -> [u8; 80] {
 }
 
 fn is_transient(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME))
 }
 
 fn is_disconnect(error: &io::Error) -> bool {
@@ -147,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_ring_takes_no_other_command() {
-        let made = Device::open().and_then(|device| Ring::new(&device));
+        let made = Device::open().and_then(|device| Ring::new(&device, Tidying::default()));
         let mut ring = match made {
             Ok(ring) => ring,
             Err(error) => return println!("SKIPPED: no ring over /dev/fuse: {error}"),

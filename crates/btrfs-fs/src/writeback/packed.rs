@@ -50,17 +50,25 @@ pub(super) fn flush_packed(
         match flush_plain(writeback, id, state, dirty, (rest, way))? {
             0 if rest.len() < packed.pieces.len() => return Ok(()),
             // Changed meanwhile, or there is no room in one piece: it must get on all the same.
-            0 => {
-                let left = dirty.first_from(packed.start()).filter(|start| *start < packed.end());
-                // Somebody else has stored it all: what comes behind it is compressed first.
-                let Some(start) = left else { return Ok(()) };
-                let most = MAX_UNCOMPRESSED as u64;
-                return flush_run(writeback, id, state, dirty, start, (most, way));
-            }
+            0 => return flush_first(writeback, id, state, dirty, (packed, way)),
             plain => rest = &rest[plain..],
         }
     }
     Ok(())
+}
+
+/// What is dirty first of what was compressed, as it is; nothing where somebody else has stored it all: what comes
+/// behind it is compressed before.
+fn flush_first(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    (packed, way): (&Packed, WriteMode),
+) -> Result<()> {
+    let left = dirty.first_from(packed.start()).filter(|start| *start < packed.end());
+    let Some(start) = left else { return Ok(()) };
+    flush_run(writeback, id, state, dirty, start, (MAX_UNCOMPRESSED as u64, way))
 }
 
 /// Those in front that did not get smaller, as they are. Answers how many.

@@ -57,6 +57,9 @@ pub(super) struct Class {
     pub global_reserve: AtomicI64,
     /// The part of it that only commits may use.
     pub commit_reserve: AtomicI64,
+    /// How often `groups` was made anew.
+    #[cfg(feature = "fault-injection")]
+    pub lists: AtomicU64,
 }
 
 impl Class {
@@ -81,6 +84,8 @@ impl Class {
             overcommit: AtomicI64::new(0),
             global_reserve: AtomicI64::new(0),
             commit_reserve: AtomicI64::new(0),
+            #[cfg(feature = "fault-injection")]
+            lists: AtomicU64::new(0),
         }
     }
 
@@ -136,6 +141,8 @@ impl Class {
             self.used.fetch_add(group.used(), Ordering::Relaxed);
             self.profile.fetch_or(group.flags & PROFILE_MASK, Ordering::Relaxed);
         }
+        #[cfg(feature = "fault-injection")]
+        self.lists.fetch_add(1, Ordering::Relaxed);
         let mut groups = self.groups.write();
         *groups = Arc::new(groups.iter().cloned().chain(new).collect());
     }

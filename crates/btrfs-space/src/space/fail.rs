@@ -75,6 +75,11 @@ impl super::Space {
         faults.to.store(which.end, Ordering::Relaxed);
     }
 
+    /// How often a list of the block groups of a kind was made, each time of all of them.
+    pub fn group_lists(&self, kind: Kind) -> u64 {
+        self.class(kind).lists.load(Ordering::Relaxed)
+    }
+
     /// Content finds no room any more, or does again.
     pub fn fail_data(&self, yes: bool) {
         self.armed().no_data.store(yes, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use crate::reserve::tests::{volume, volume_on};
 use crate::{BtrfsFs, Caller};
 use blockdev::MemDevice;
 use blocksim::Hooked;
-use btrfs_space::{Kind, Priority};
+use btrfs_space::{Kind, MetadataReservation, Priority};
 use btrfs_txn::delta::Level;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,10 +40,11 @@ fn a_commit_waits_for_what_the_one_before_has_freed() {
     end(&fs, &inos, rest, "the label is kept");
 }
 
-/// A log that is carried along needs a few nodes. Where it found none for want of ordinary room two commits
-/// became one, the second of them before anything that the first had freed came back.
-#[test]
-fn a_log_is_carried_along_where_there_is_no_ordinary_room() {
+/// A small volume, with files of which the second is written, on which somebody takes `all` metadata and syncs the
+/// first while a commit is at work. What he has of it, and the files.
+fn synced_beside(
+    all: impl Fn(&BtrfsFs) -> MetadataReservation + Send + 'static,
+) -> (Arc<BtrfsFs>, Vec<Ino>, MetadataReservation) {
     let below = MemDevice::new(256 << 20);
     let device = Arc::new(Hooked { below, hook: Interruption::default() });
     let fs = Arc::new(volume_on(device.clone(), 4096));
@@ -59,12 +60,28 @@ fn a_log_is_carried_along_where_there_is_no_ordinary_room() {
         put(&others, ino);
         let id = others.engine.inodes.get(ino).expect("it is open").id;
         others.engine.log.lock().synced.insert(id, Level::Inode);
-        *rest.lock().expect("unpoisoned") = Some(all_ordinary(&others));
+        *rest.lock().expect("unpoisoned") = Some(all(&others));
     };
     device.hook.meanwhile(move || std::thread::spawn(work).join().expect("it writes"));
     fs.sync().expect("sync");
     let rest = held.lock().expect("unpoisoned").take().expect("it was called");
+    (fs, inos, rest)
+}
+
+/// A log that is carried along needs a few nodes. Where it found none for want of ordinary room two commits
+/// became one, the second of them before anything that the first had freed came back.
+#[test]
+fn a_log_is_carried_along_where_there_is_no_ordinary_room() {
+    let (fs, inos, rest) = synced_beside(all_ordinary);
     assert_eq!(stat(&fs, "commit.doubled"), 0, "the log had room");
+    end(&fs, &inos, rest, "what was written is kept");
+}
+
+/// But of what commits alone may use it has none: another commit does without.
+#[test]
+fn a_log_that_is_carried_along_leaves_commits_what_is_kept_for_them() {
+    let (fs, inos, rest) = synced_beside(|fs| all_for(fs, Priority::Delete));
+    assert_eq!((stat(&fs, "log.inodes_carried"), stat(&fs, "commit.doubled")), (0, 1));
     end(&fs, &inos, rest, "what was written is kept");
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::mount::{Mount, gone};
+use common::mount::{Mount, gone, place};
 use common::{Image, fine, json};
 use spinney::VolumeOptions;
 use testkit::require;
@@ -67,4 +67,29 @@ fn a_subvolume_behind_a_long_path_is_mounted() {
         gone(&image);
         fine(&["subvolume", "set-default", &id, &image.at("/")]);
     }
+}
+
+/// So was the way from the top of a mount that is there.
+#[test]
+fn a_subvolume_behind_a_long_path_is_mounted_beside_another() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("long-paths-beside");
+    let all = deep(&image);
+    let rows = json(&fine(&["subvolume", "list", "--json", &image.at("/")]));
+    let rows = rows.as_array().or_else(|| rows["subvolume-list"].as_array()).unwrap();
+    let mount = Mount::new(&image, "subvolid=5");
+    for (number, path) in all.iter().enumerate() {
+        let (second, word) = place(&image, &format!("second-{number}"));
+        let id = format!("subvolid={}", rows[number]["id"]);
+        fine(&["mount", "-o", &id, &image.word(), &word]);
+        std::fs::write(second.join("file"), path).unwrap();
+        fine(&["umount", &word]);
+    }
+    mount.umount();
+    gone(&image);
+    let last = Mount::new(&image, &format!("subvolid={}", rows[DEPTH - 1]["id"]));
+    assert_eq!(std::fs::read_to_string(last.join("file")).unwrap(), all[DEPTH - 1]);
+    last.umount();
+    gone(&image);
 }

@@ -131,6 +131,37 @@ fn what_is_no_subvolume_is_not_mounted() {
     gone(&image);
 }
 
+/// Was refused: "something else is mounted over".
+#[test]
+fn what_is_covered_in_the_first_mount_is_mounted_all_the_same() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = image("beside-covered");
+    let mount = Mount::new(&image, "rw");
+    fs::write(mount.join("@home/mail/letter"), "one").unwrap();
+    let over = mount.join("@home").display().to_string();
+    assert!(sh(&format!("mount -t tmpfs none {over}")).status.success());
+    let (second, word) = place(&image, "second");
+    for (asked, root, letter) in
+        [("subvol=@home", "/@home", "mail/letter"), ("subvol=@home/mail", "/@home/mail", "letter")]
+    {
+        let told = fine(&["mount", "-o", &format!("ro,{asked}"), &image.word(), &word]);
+        assert!(told.contains(&format!("the mount on {}", mount.word())), "{told}");
+        assert_eq!((mounted(&second), root_of(&word)), (mounted(&mount.point), root.into()));
+        same_volume(&second, &mount.point);
+        assert_eq!(fs::read(second.join(letter)).unwrap(), b"one");
+        let refused = fs::write(second.join("x"), "x").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        fine(&["umount", &word]);
+        assert_eq!(mounted(&second), None, "there is one mount on it");
+    }
+    let (code, told) = failing(&["mount", "-o", "subvol=@home/none", &image.word(), &word]);
+    assert!(code == 1 && told.contains("has no subvolume /@home/none"), "{told}");
+    assert!(sh(&format!("umount {over}")).status.success());
+    mount.umount();
+    gone(&image);
+}
+
 /// As with the kernel's btrfs a subvolume that is mounted can be deleted; that at which the server's own mount begins cannot.
 #[test]
 fn a_deleted_subvolume_is_unmounted_as_any() {

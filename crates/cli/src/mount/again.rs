@@ -6,6 +6,7 @@
 //! options hold; a second one that they contradict (a subvolume that does not lie in the first one's,
 //! writing where the first does not) is refused.
 
+use super::begin;
 use super::control::{Waiter, wake_if_stopped};
 use super::flags::Flags;
 use super::serve::Request;
@@ -75,13 +76,14 @@ pub fn share(request: &Request) -> Result<Option<String>> {
         return Err(told(", but something else is mounted over it").remedy("unmount that first"));
     };
     let within = within::find(top, &first.point, &request.options.fs.subvol)?;
-    let (dir, path) = match &within {
-        Within::Top => (top, None),
-        Within::Below(dir, path) => (dir, Some(path.as_slice())),
+    let (dir, way, path) = match &within {
+        Within::Top => (top, &[][..], None),
+        Within::Below(dir, path) => (dir, &[][..], Some(path.as_slice())),
+        Within::Covered(way, path) => (top, way.as_slice(), Some(path.as_slice())),
         Within::Nowhere(why) => return Err(told(&format!(", {why}"))),
         Within::Beside(why) => return Err(told(&format!(", {why}")).remedy(BESIDE)),
     };
-    let bound = bind(request, first, dir);
+    let bound = bind(request, first, dir).and_then(|()| narrow(request, way));
     bound.map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
     Ok(Some(shared(request, first, path)))
 }
@@ -119,6 +121,15 @@ fn agrees(request: &Request, status: &str) -> std::result::Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// The second mount is of the directory `way` below what is bound: where something else is mounted over that nothing
+/// but a mount of its own leads there.
+fn narrow(request: &Request, way: &[u8]) -> std::io::Result<()> {
+    begin::at(&request.point, way).map_err(|failed| {
+        failed.take_away(&request.point);
+        failed.error
+    })
 }
 
 /// With what the first mount forbids and with what is asked for here. The server keeps access

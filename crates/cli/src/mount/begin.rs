@@ -34,6 +34,15 @@ pub struct Failed {
     gone: bool,
 }
 
+impl Failed {
+    /// What stands on the point still goes.
+    pub fn take_away(&self, point: &Path) {
+        if !self.gone {
+            let _ = sys::umount(point, Umount::Lazily);
+        }
+    }
+}
+
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Failed {
         Failed { error, gone: false }

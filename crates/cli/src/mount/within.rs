@@ -1,8 +1,8 @@
 //! Where a subvolume lies in a mount that is there: what is bound when another subvolume of it is
 //! asked for.
 //!
-//! Invariant: nothing is passed through but directories of that mount, by names alone. Where something
-//! else is mounted on one of them, or a link is in the way, there is no such directory.
+//! Invariant: nothing is passed through but directories of that mount, by names alone, whatever else is mounted on
+//! them. Where a link is in the way, there is no such directory.
 
 use crate::door::Door;
 use crate::error::{Error, Result};
@@ -22,6 +22,9 @@ pub enum Within {
     Top,
     /// This directory is, by its path from the top of the volume.
     Below(File, Vec<u8>),
+    /// One is on which, or above which, something else is mounted: its paths from the top of the mount and of the
+    /// volume.
+    Covered(Vec<u8>, Vec<u8>),
     /// No path leads there; why not.
     Nowhere(String),
     /// Nor can one, as the mount has not all of the volume.
@@ -53,16 +56,25 @@ pub fn find(top: &File, place: &Path, wanted: &Subvol) -> Result<Within> {
     if below.contains(&&b".."[..]) {
         return none();
     }
-    match directory(&top, &below.join(&b'/')).map_err(|e| (e.raw_os_error(), e)) {
-        Ok(found) if is_it(&found, id, place)? => Ok(Within::Below(found, names.join(&b'/'))),
-        Err((Some(libc::EXDEV), _)) => {
-            Ok(Within::Nowhere(format!("and something else is mounted over {}", shown(&path))))
-        }
+    let (below, path) = (below.join(&b'/'), names.join(&b'/'));
+    let is_covered = |e: &io::Error| e.raw_os_error() == Some(libc::EXDEV);
+    let found = match directory(&top, &below) {
+        Err(error) if is_covered(&error) => uncovered(&top, &below).map(|dir| (dir, true)),
+        found => found.map(|dir| (dir, false)),
+    };
+    match found.map_err(|e| (e.raw_os_error(), e)) {
+        Ok((dir, covered)) if is_it(&dir, id, place)? => Ok(match covered {
+            true => Within::Covered(below, path),
+            false => Within::Below(dir, path),
+        }),
         Ok(_) | Err((Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP), _)) => none(),
-        Err((_, error)) => {
-            Err(Error::io(&place.join(OsStr::from_bytes(&below.join(&b'/'))), &error))
-        }
+        Err((_, error)) => Err(Error::io(&place.join(OsStr::from_bytes(&below)), &error)),
     }
+}
+
+/// By a mount of its own, in which nothing else is mounted.
+fn uncovered(top: &File, path: &[u8]) -> io::Result<File> {
+    directory(&sys::mount_apart(top)?, path)
 }
 
 fn directory(top: &File, path: &[u8]) -> io::Result<File> {

@@ -26,8 +26,24 @@ fn path_of(file: &File) -> String {
 }
 
 /// Opens `path` (empty for the directory itself) below `dir`. ELOOP: a symbolic link is in the
-/// way; EXDEV: it leads out.
+/// way; EXDEV: it leads out. One that is longer than the kernel takes at once is gone in steps.
 pub fn open_beneath(dir: &File, path: &[u8], flags: i32, mode: u32) -> io::Result<File> {
+    let (mut rest, mut step) = (path, None);
+    while rest.len() >= libc::PATH_MAX as usize {
+        let most = &rest[..libc::PATH_MAX as usize - 1];
+        let Some(end) = most.iter().rposition(|byte| *byte == b'/').filter(|end| *end > 0) else {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        };
+        let from = step.as_ref().unwrap_or(dir);
+        step = Some(open_once(from, &rest[..end], libc::O_PATH | libc::O_DIRECTORY, 0)?);
+        // More of them would be taken for the root directory.
+        let name = rest[end..].iter().position(|byte| *byte != b'/');
+        rest = name.map_or(&[][..], |at| &rest[end + at..]);
+    }
+    open_once(step.as_ref().unwrap_or(dir), rest, flags, mode)
+}
+
+fn open_once(dir: &File, path: &[u8], flags: i32, mode: u32) -> io::Result<File> {
     let path = CString::new(if path.is_empty() { b"." } else { path })?;
     // SAFETY: plain data; all zeros is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };

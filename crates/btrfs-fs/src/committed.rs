@@ -6,7 +6,7 @@
 
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents;
+use crate::extents::{self, Trust};
 use crate::fs::BtrfsFs;
 use crate::ino::InodeId;
 use crate::subvol::SubvolId;
@@ -93,11 +93,12 @@ impl Committed<'_> {
         buf: &mut [u8],
     ) -> Result<()> {
         let core = &self.engine.core;
-        let unverified = if core.features.unverified { inode_flags::NODATASUM } else { 0 };
+        let blind = core.features.unverified;
+        let trust = if blind { Trust::Blind } else { Trust::of(flags) };
         extents::read_sectors(
             core,
             &core.view(),
-            flags | unverified,
+            trust,
             extent,
             extent.disk_bytenr.offset(skip),
             buf,

@@ -3,15 +3,61 @@
 //!
 //! Invariant of a volume that passes: device extents and stripes are the same ranges, of the
 //! same chunks; the device's item says what the superblock says. It does not know how to mend one that does not pass; the kernel refuses it.
+//!
+//! Where the chunks are an older tree's, the device tree tells which of them are there still.
 
+use crate::rescue::each_item;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
 use btrfs_disk::items::{DevExtent, DevItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
 use btrfs_txn::Roots;
-use btrfs_volume::Volume;
+use btrfs_volume::{ChunkInfo, Volume};
 use std::collections::BTreeMap;
+
+/// Device and place of stripes, with the chunk of each and its length.
+type Stripes = BTreeMap<(u64, u64), (u64, u64)>;
+
+fn stripes(volume: &Volume) -> Stripes {
+    let of = |chunk: &ChunkInfo| {
+        let whose = (chunk.logical.0, chunk.len);
+        chunk.stripes.iter().map(move |(devid, at)| ((*devid, at.0), whose)).collect::<Vec<_>>()
+    };
+    volume.chunks().iter().flat_map(of).collect()
+}
+
+/// Chunks of a map that may be of another time than the device tree.
+pub(crate) struct Compared {
+    /// How far the map is from what the tree tells: whether parts of that are lost, and how many device extents no
+    /// chunk has.
+    pub(crate) distance: (bool, usize),
+    /// Chunks that are elsewhere, or gone, or of which a lost part would have told.
+    pub(crate) unconfirmed: Vec<ChunkInfo>,
+}
+
+pub(crate) fn compare(store: &NodeStore, roots: &Roots, volume: &Volume) -> Compared {
+    let mut told = Stripes::new();
+    let mut note = |key: Key, data: &[u8]| {
+        if key.kind == kind::DEV_EXTENT {
+            let extent = DevExtent::read(data).map_err(|c| c.key(key))?;
+            told.insert((key.objectid, key.offset), (extent.chunk_offset, extent.length));
+        }
+        Ok(())
+    };
+    let lossy = Some("device extents that are named here are not known");
+    let whole = roots
+        .get(TreeId::DEV)
+        .is_some_and(|root| each_item(store, &root.root, lossy, &mut note).unwrap_or(false));
+    let had = stripes(volume);
+    let lacking = told.iter().filter(|(place, chunk)| had.get(place) != Some(chunk)).count();
+    let is_told = |chunk: &ChunkInfo| {
+        let whose = (chunk.logical.0, chunk.len);
+        chunk.stripes.iter().all(|(devid, at)| told.get(&(*devid, at.0)) == Some(&whose))
+    };
+    let unconfirmed = volume.chunks().into_iter().filter(|chunk| !is_told(chunk)).collect();
+    Compared { distance: (!whole, lacking), unconfirmed }
+}
 
 /// Why the volume must not be written, if its device extents and chunks differ.
 pub(crate) fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<Option<String>> {
@@ -21,12 +67,7 @@ pub(crate) fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Resul
     let Some(root) = roots.get(TreeId::DEV) else {
         return Ok(Some("there is no device tree".into()));
     };
-    let mut stripes = BTreeMap::new();
-    for chunk in volume.chunks() {
-        for (devid, at) in &chunk.stripes {
-            stripes.insert((*devid, at.0), (chunk.logical.0, chunk.len));
-        }
-    }
+    let mut stripes = stripes(volume);
     let mut cursor = Cursor::new(store, &root.root);
     cursor.first()?;
     while let Some((key, data)) = cursor.item() {

@@ -182,7 +182,7 @@ fn read_only_reason(
             true => {
                 let (shown, last) = (volume.root_generation(), volume.superblock().generation());
                 let lost = match shown == last {
-                    true => "its chunk tree is lost, and an older one used".into(),
+                    true => by_older_chunks(volume.doubted_chunks()),
                     false => format!("those of {last} are lost"),
                 };
                 format!("mounted read-only, with the trees of commit {shown}; {lost}")
@@ -194,6 +194,14 @@ fn read_only_reason(
         return Ok(Some(why));
     }
     crate::device_extents::differ(store, roots, volume).fs()
+}
+
+fn by_older_chunks(doubted: usize) -> String {
+    let told = "its chunk tree is lost, and an older one used";
+    match doubted {
+        0 => told.into(),
+        _ => format!("{told}, of which {doubted} chunks may be elsewhere by now"),
+    }
 }
 
 /// Structures that the volume has and this program does not keep up to date yet.
@@ -297,7 +305,9 @@ fn core(
     read_only: Option<String>,
     options: &Options,
 ) -> Core {
-    let flags = volume.superblock().fields.incompat_flags;
+    let superblock = volume.superblock();
+    let flags = superblock.fields.incompat_flags;
+    let earlier = volume.root_generation() != superblock.generation();
     let parts = Parts {
         volume,
         store,
@@ -306,6 +316,7 @@ fn core(
             no_holes: flags & incompat::NO_HOLES != 0,
             extended_refs: flags & incompat::EXTENDED_IREF != 0,
             unverified: options.rescue.data_sums,
+            earlier,
         },
         health: Health::new(read_only),
         discards: PendingDiscards::new(options.discard),

@@ -6,6 +6,7 @@
 //!
 //! What it does not know: what of the files can be read.
 
+use crate::device_extents::{Compared, compare};
 use crate::error::IntoFs;
 use crate::options::{Options, Rescue};
 use blockdev::BlockDevice;
@@ -15,6 +16,7 @@ use btrfs_disk::{Key, Logical, Superblock, TreeId};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot, behind_lost};
 use btrfs_txn::{Root, Roots, Trees};
 use btrfs_volume::{OpenOptions, Start, Volume, backups, chunk_trees};
+use std::cmp::Reverse;
 use std::sync::Arc;
 use vfs::{FsError, Result};
 
@@ -46,24 +48,39 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Op
     }
 }
 
-/// Where the chunk tree is lost: by what is left of an older one, with the last commit's trees or a backup's.
+/// Where the chunk tree is lost: by what is left of an older one, with the last commit's trees or a backup's. Of
+/// several that lead to the newest trees the one that is nearest to what the device tree there tells.
 fn by_older_chunks(device: &Arc<dyn BlockDevice>, options: &Options) -> Option<Opened> {
+    let mut best: Option<(_, Opened, Compared)> = None;
     for at in chunk_trees(&**device).ok()? {
-        let start = Start { chunk_root: Some(at), ..Start::default() };
-        let Ok(volume) = Volume::look(device.clone(), &start) else { continue };
-        let superblock = volume.superblock();
-        let opened = with_trees(volume, options).ok();
-        let opened = opened.or_else(|| earlier(device, &superblock, Some(at), options));
-        if opened.is_some() {
-            let generation = superblock.fields.chunk_root_generation.0;
-            tracing::warn!(
-                generation,
-                "an earlier chunk tree is used: content in newer chunks is not found"
-            );
-            return opened;
+        let Some(opened) = by_chunks_at(device, at, options) else { continue };
+        let compared = compare(&opened.store, &opened.roots, &opened.volume);
+        let (shown, last) = (opened.roots.generation, opened.volume.superblock().generation());
+        let found = (Reverse(shown), compared.distance);
+        if best.as_ref().is_none_or(|(rank, ..)| found < *rank) {
+            best = Some((found, opened, compared));
+        }
+        if shown == last && found.1 == (false, 0) {
+            break;
         }
     }
-    None
+    let (_, opened, Compared { unconfirmed, .. }) = best?;
+    let generation = opened.volume.superblock().fields.chunk_root_generation.0;
+    tracing::warn!(
+        generation,
+        unconfirmed = unconfirmed.len(),
+        "an earlier chunk tree is used: content in newer chunks is not found, nor without checksums in unconfirmed ones"
+    );
+    opened.volume.doubt(&unconfirmed);
+    Some(opened)
+}
+
+fn by_chunks_at(device: &Arc<dyn BlockDevice>, at: Logical, options: &Options) -> Option<Opened> {
+    let start = Start { chunk_root: Some(at), ..Start::default() };
+    let volume = Volume::look(device.clone(), &start).ok()?;
+    let superblock = volume.superblock();
+    let opened = with_trees(volume, options).ok();
+    opened.or_else(|| earlier(device, &superblock, Some(at), options))
 }
 
 fn of_volume(options: &Options) -> OpenOptions {
@@ -128,41 +145,56 @@ fn load_roots(store: &NodeStore, volume: &Volume, lossy: bool) -> btrfs_disk::Re
         fields.chunk_root_level,
     );
     let mut trees = Trees::default();
-    let mut from = Some(Key::MIN);
-    while let Some(at) = from.take() {
-        match gather(store, &root_tree.root, at, &mut trees) {
-            Ok(()) => {}
-            Err((reached, error)) if lossy => {
-                tracing::warn!(%error, "trees that are named here are not there");
-                from =
-                    behind_lost(store, &root_tree.root, &reached)?.filter(|next| *next > reached);
-            }
-            Err((_, error)) => return Err(error),
-        }
-    }
-    trees.insert(TreeId::ROOT, root_tree);
-    trees.insert(TreeId::CHUNK, chunk_tree);
-    Ok(Roots::new(generation, trees))
-}
-
-/// The trees that are named from `at` on; an error with the key up to which they are.
-fn gather(
-    store: &NodeStore,
-    root: &TreeRoot,
-    at: Key,
-    trees: &mut Trees,
-) -> std::result::Result<(), (Key, btrfs_disk::Error)> {
-    let mut cursor = Cursor::new(store, root);
-    cursor.seek(&at).map_err(|error| (at, error))?;
-    while let Some((key, data)) = cursor.item() {
-        let reached = key.successor().unwrap_or(key);
+    let lossy = lossy.then_some("trees that are named here are not there");
+    each_item(store, &root_tree.root, lossy, &mut |key, data| {
         if key.kind == kind::ROOT_ITEM && key.objectid != TreeId::RELOC.0 {
-            let item = RootItem::parse(data).map_err(|c| (reached, c.key(key).into()))?;
+            let item = RootItem::parse(data).map_err(|c| c.key(key))?;
             let id = TreeId(key.objectid);
             let (logical, generation, level) = (item.bytenr, item.generation, item.level);
             let root = TreeRoot { id, logical, generation, level };
             trees.insert(id, Root { root, item });
         }
+        Ok(())
+    })?;
+    trees.insert(TreeId::ROOT, root_tree);
+    trees.insert(TreeId::CHUNK, chunk_tree);
+    Ok(Roots::new(generation, trees))
+}
+
+/// What takes an item, or says what is wrong with it.
+type Visit<'v> = &'v mut dyn FnMut(Key, &[u8]) -> btrfs_disk::Result<()>;
+
+/// Every item of a tree; whether nothing of it is lost. What is, is an error, unless `lossy` tells what that means:
+/// then it is passed over.
+pub(crate) fn each_item(
+    store: &NodeStore,
+    root: &TreeRoot,
+    lossy: Option<&str>,
+    visit: Visit<'_>,
+) -> btrfs_disk::Result<bool> {
+    let (mut from, mut whole) = (Some(Key::MIN), true);
+    while let Some(at) = from.take() {
+        let Err((reached, error)) = items_from(store, root, at, visit) else { break };
+        let Some(meaning) = lossy else { return Err(error) };
+        tracing::warn!(%error, "{meaning}");
+        whole = false;
+        from = behind_lost(store, root, &reached)?.filter(|next| *next > reached);
+    }
+    Ok(whole)
+}
+
+/// Those from `at` on; an error with the key up to which they are.
+fn items_from(
+    store: &NodeStore,
+    root: &TreeRoot,
+    at: Key,
+    visit: Visit<'_>,
+) -> std::result::Result<(), (Key, btrfs_disk::Error)> {
+    let mut cursor = Cursor::new(store, root);
+    cursor.seek(&at).map_err(|error| (at, error))?;
+    while let Some((key, data)) = cursor.item() {
+        let reached = key.successor().unwrap_or(key);
+        visit(key, data).map_err(|error| (reached, error))?;
         cursor.next().map_err(|error| (reached, error))?;
     }
     Ok(())

@@ -15,6 +15,9 @@ use std::sync::Arc;
 use vfs::FileSystem;
 
 static CONTENT: [u8; 40_000] = [0xA5; 40_000];
+/// Has no checksums.
+static PLAIN: [u8; 40_000] = [0x3C; 40_000];
+const FS_NOCOW: u32 = 0x80_0000;
 const SUBVOLUMES: usize = 40;
 
 /// Long ones, so that what refers to them lies between the top level's item and which subvolume is the default.
@@ -28,6 +31,11 @@ fn volume() -> Base {
     make(&*device, &mkfs).expect("mkfs");
     let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
     new_file(&fs, "content", &CONTENT);
+    let made = fs.mknod(&CX, fs.root(), b"without-sums", vfs::FileKind::File, 0o644, 0);
+    let ino = made.expect("create").attr.ino;
+    fs.set_flags(&CX, ino, FS_NOCOW).expect("chattr +C");
+    fs.write(&CX, ino, 0, &PLAIN, Default::default()).expect("write");
+    fs.forget(ino, 1);
     for n in 0..SUBVOLUMES {
         let name = name_of(n);
         fs.create_subvolume(&Caller::root(), fs.root(), name.as_bytes()).expect("create");
@@ -94,6 +102,26 @@ fn where_the_last_commit_is_lost_an_earlier_one_is_shown() {
         }
     }
     is_damage(open(&base, rescue));
+}
+
+/// It may have been written over since, and nothing tells: `cp` copied it with an exit status of success.
+#[test]
+fn content_of_an_earlier_commit_that_has_no_checksums_is_named() {
+    let base = volume();
+    let rescue = Rescue { backup_root: true, ..Rescue::default() };
+    for lost in [false, true] {
+        if lost {
+            lose(&base, base.superblock.fields.root);
+        }
+        let fs = open(&base, rescue).expect("a commit");
+        for (name, content, sums) in [("content", CONTENT, true), ("without-sums", PLAIN, false)] {
+            assert!(read(&fs, fs.root(), name) == content, "{name}");
+            let ino = find(&fs, fs.root(), name).expect("there");
+            let doubted: u64 = fs.take_unverified(ino).iter().map(|(_, len)| len).sum();
+            let expected = if lost && !sums { CONTENT.len() as u64 } else { 0 };
+            assert_eq!(doubted, expected, "{name}, lost: {lost}");
+        }
+    }
 }
 
 /// Whichever leaf of it; but the top of the volume must be named somewhere.

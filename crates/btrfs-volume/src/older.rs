@@ -3,16 +3,19 @@
 //!
 //! For volumes whose chunk tree is lost: system chunks, which the superblock knows by itself, have nothing but its
 //! nodes. An older tree lacks chunks and tells of gone ones. The address of the highest one, if that is gone, may be
-//! another's by now: what has checksums is found wrong by them then, and content without is not.
+//! another's by now: what has checksums is found wrong by them then, and content without is not, unless whoever looks
+//! by it holds its chunks against something else (`Volume::doubt`).
 //!
-//! What it does not know: which of them are whole. Who looks by one finds out.
+//! What it does not know: which of them are whole, and which are parts of one that is lost. Who looks by one finds out.
 
 use crate::chunk_map::ChunkMap;
 use crate::volume::device_id;
 use crate::{load, superblock};
 use blockdev::BlockDevice;
+use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
+use btrfs_disk::key::{KEY_SIZE, kind};
 use btrfs_disk::node::{HEADER_SIZE, Header, MAX_LEVEL};
-use btrfs_disk::{FixedSize, Logical, Physical, Result, TreeId};
+use btrfs_disk::{FixedSize, Key, Logical, Physical, Result, TreeId};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -23,8 +26,8 @@ const NODES: u64 = 1 << 16;
 /// Chosen, not measured.
 const MOST: usize = 64;
 
-/// Where trees may begin: those of more levels first, since what is below one is a part of a
-/// tree, and of these the newest.
+/// Where trees of commits may begin, the newest first; of one commit's nodes those of more levels, since what is below
+/// one is a part of a tree.
 pub fn chunk_trees(dev: &dyn BlockDevice) -> Result<Vec<Logical>> {
     let sb = superblock::choose(dev)?.superblock;
     let mut map = ChunkMap::new(device_id(&sb));
@@ -36,8 +39,9 @@ pub fn chunk_trees(dev: &dyn BlockDevice) -> Result<Vec<Logical>> {
             let logical = chunk.logical.offset(at);
             let copies = chunk.stripes.iter().map(|(_, start)| Physical(start.0 + at));
             let headers = copies.filter_map(|copy| header(dev, copy, logical));
-            let own = headers.filter(|header| header.fsid == sb.header_uuid());
-            found.extend(own.map(|h| Reverse((h.level, h.generation.0, logical))));
+            let is_own = |h: &Header| h.fsid == sb.header_uuid() && h.generation <= sb.generation();
+            let own = headers.filter(is_own);
+            found.extend(own.map(|h| Reverse((h.generation.0, h.level, logical))));
         }
     }
     let lost = sb.fields.chunk_root;
@@ -45,11 +49,14 @@ pub fn chunk_trees(dev: &dyn BlockDevice) -> Result<Vec<Logical>> {
     Ok(others.take(MOST).collect())
 }
 
-/// What a node of the chunk tree there says of itself, which may be anything.
+/// What a node of the chunk tree there says of itself, which may be anything. Every such tree begins with the device,
+/// and of the parts of one the first ones alone.
 fn header(dev: &dyn BlockDevice, at: Physical, logical: Logical) -> Option<Header> {
-    let mut bytes = [0; HEADER_SIZE];
+    let mut bytes = [0; HEADER_SIZE + KEY_SIZE];
     dev.read_at(at.0, &mut bytes).ok()?;
-    let header = Header::read(&bytes).ok()?;
+    let (header, first) = bytes.split_at(HEADER_SIZE);
+    let (header, first) = (Header::read(header).ok()?, Key::read(first.first_chunk()?));
     let fits = header.bytenr == logical && header.owner == TreeId::CHUNK;
-    (fits && header.level < MAX_LEVEL).then_some(header)
+    let begins = (first.objectid, first.kind) == (DEV_ITEMS_OBJECTID, kind::DEV_ITEM);
+    (fits && begins && header.level < MAX_LEVEL).then_some(header)
 }

@@ -72,12 +72,23 @@ impl Volume {
     }
 
     /// File content at `logical`. With `sums`, one checksum a sector, every byte that is
-    /// returned has been verified; without, the first copy that can be read answers.
+    /// returned has been verified; without, the first copy that can be read answers, where it is known
+    /// that the chunk is there.
     pub fn read_data(&self, logical: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()> {
         match sums {
             Some(sums) => self.read_verified(logical, buf, sums),
+            None if self.is_doubted(logical) => {
+                let what =
+                    "content without a checksum, in a chunk that only an older chunk tree tells of";
+                Err(Corrupt::new(what).kind(DamageKind::Content).at(logical).into())
+            }
             None => self.read_any(logical, buf),
         }
+    }
+
+    /// The same whatever it is.
+    pub fn read_blindly(&self, logical: Logical, buf: &mut [u8]) -> Result<()> {
+        self.read_any(logical, buf)
     }
 
     /// The bytes of one copy, unverified: for scrubbing and rescue.

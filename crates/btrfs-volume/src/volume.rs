@@ -19,8 +19,9 @@ use btrfs_disk::{
     Corrupt, Error, FixedSize, Generation, Geometry, Header, Logical, Result, Superblock,
 };
 use locks::{Mutex, Rank, RwLock};
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// How a volume is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,6 +66,8 @@ pub struct Volume {
     read_only_reason: Option<String>,
     /// The root tree's generation, if it is not looked at by its newest superblock.
     elsewhere: Option<Generation>,
+    /// Addresses of chunks that may be elsewhere, ascending.
+    doubted: OnceLock<Vec<Range<u64>>>,
 }
 
 /// The superblock as the volume goes on with it.
@@ -141,6 +144,7 @@ impl Volume {
             superblock: RwLock::new(Rank::Superblock, Arc::new(current(&sb, &options))),
             written: RwLock::new(Rank::Superblock, Arc::new(Superblock::clone(&sb))),
             elsewhere: None,
+            doubted: OnceLock::new(),
             dev,
         };
         volume.load_chunks(chunk_root).map_err(why)?;
@@ -281,6 +285,28 @@ impl Volume {
     /// All chunks by logical address.
     pub fn chunks(&self) -> Vec<ChunkInfo> {
         self.chunks.read().snapshot()
+    }
+
+    /// Nothing tells that these chunks are where the map has them; said once, before any content is read.
+    pub fn doubt(&self, chunks: &[ChunkInfo]) {
+        let range = |chunk: &ChunkInfo| chunk.logical.0..chunk.end();
+        self.doubted.get_or_init(|| {
+            let mut all: Vec<_> = chunks.iter().map(range).collect();
+            all.sort_unstable_by_key(|range| range.start);
+            all
+        });
+    }
+
+    /// How many chunks there are of which that has been said.
+    pub fn doubted_chunks(&self) -> usize {
+        self.doubted.get().map_or(0, Vec::len)
+    }
+
+    pub(crate) fn is_doubted(&self, logical: Logical) -> bool {
+        self.doubted.get().is_some_and(|all| {
+            let last = all.partition_point(|range| range.start <= logical.0).checked_sub(1);
+            last.is_some_and(|last| all[last].contains(&logical.0))
+        })
     }
 
     /// The chunk that holds `logical`.

@@ -11,6 +11,8 @@ use std::path::Path;
 use testkit::oracle::KernelMount;
 use testkit::require;
 
+const NODE: usize = 16384;
+
 /// Names and contents of files.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(dir).expect("list").map(|entry| entry.expect("an entry"));
@@ -153,5 +155,101 @@ fn an_older_chunk_tree_gives_out_the_files() {
     assert!(text(&seen).contains("checking fs roots"), "{}", text(&seen));
     let mount = Mount::new(&image, "ro,rescue=usebackuproot");
     assert!(files(&mount.point) == held);
+    mount.umount();
+}
+
+/// Where the nodes of the chunk tree lie on the device, and of which commit each is.
+fn chunk_nodes(disk: &[u8]) -> Vec<(usize, u64)> {
+    let word = |at: usize| u64::from_le_bytes(disk[at..at + 8].try_into().expect("eight bytes"));
+    let fsid = &disk[(64 << 10) + 32..][..16];
+    let is_one = |at: &usize| disk[at + 32..][..16] == *fsid && word(at + 88) == 3;
+    let places = (1 << 20..disk.len() - NODE).step_by(4096).filter(is_one);
+    places.map(|at| (at, word(at + 80))).collect()
+}
+
+/// System chunks lie there.
+fn begin_of(image: &Image) -> Vec<u8> {
+    let mut begin = vec![0; 80 << 20];
+    let file = std::fs::File::open(&image.path).expect("open");
+    file.read_exact_at(&mut begin, 0).expect("read");
+    begin
+}
+
+fn on_kernel(image: &Image, work: impl FnOnce(&Path)) {
+    let mount = KernelMount::new(&image.path, "noatime").expect("the kernel mounts it");
+    work(mount.path());
+    mount.unmount().expect("unmount");
+}
+
+fn script(dir: &Path, script: &str) {
+    let done = common::sh(&format!("set -e; cd {}; {script}; sync -f .", dir.display()));
+    assert!(done.status.success(), "{script}: {}", text(&done.stderr));
+}
+
+/// By the kernel, of content without checksums: a chunk goes, and by the time that one of metadata and another one of
+/// data have its addresses those of data are elsewhere on the device. No chunk tree is left but the one of before. What
+/// was written first, and what last.
+fn without_newer_chunk_trees(name: &str) -> (Image, [Vec<u8>; 2]) {
+    let image = Image::new(name);
+    std::fs::File::options().write(true).open(&image.path).unwrap().set_len(1 << 30).unwrap();
+    common::mkfs_btrfs(&image.path, 1 << 30, &["-f"]).expect("mkfs.btrfs");
+    let content = |seed: u8, len: usize| -> Vec<u8> {
+        (0..len as u32).map(|i| (i.wrapping_mul(2654435761) >> 17) as u8 ^ seed).collect()
+    };
+    let (first, last) = (content(1, 1_000_000), content(2, 30_000_000));
+    on_kernel(&image, |dir| {
+        script(dir, "touch first goes last; chattr +C first goes last");
+        std::fs::write(dir.join("first"), &first).expect("write");
+        std::fs::write(dir.join("goes"), content(3, 45_000_000)).expect("write");
+        script(dir, "true");
+    });
+    let before = begin_of(&image);
+    let commit = chunk_nodes(&before).into_iter().map(|(_, commit)| commit).max();
+    on_kernel(&image, |dir| {
+        script(dir, "rm goes; sync -f .; btrfs balance start -dusage=0 .");
+        // Chunks that come are smaller then, and no longer what was.
+        script(
+            dir,
+            "btrfs filesystem resize 512M .; btrfs balance start -mvrange=30408704..30408705 .",
+        );
+        std::fs::write(dir.join("last"), &last).expect("write");
+    });
+    let device = std::fs::OpenOptions::new().write(true).open(&image.path).expect("open");
+    for (at, _) in chunk_nodes(&begin_of(&image)) {
+        device.write_all_at(&[0; NODE], at as u64).expect("written");
+    }
+    for (at, _) in chunk_nodes(&before).into_iter().filter(|(_, of)| Some(*of) == commit) {
+        device.write_all_at(&before[at..at + NODE], at as u64).expect("written");
+    }
+    (image, [first, last])
+}
+
+/// It was given out from where it had been, with an exit status of success.
+#[test]
+fn content_whose_chunk_may_be_elsewhere_is_told() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let (image, [first, last]) = without_newer_chunk_trees("other-chunks");
+    let copy = |words: &str, name: &str| {
+        let dir = image.dir.join(name);
+        let to = dir.display().to_string();
+        let output = spinney(&["cp", "-r", "--rescue", words, &image.at("/"), &to]);
+        (output.status.code(), text(&output.stderr), files(&dir))
+    };
+    let (code, said, copied) = copy("usebackuproot", "verified");
+    assert!(code == Some(1) && said.contains("chunks may be elsewhere"), "{code:?} {said}");
+    assert!(copied["first"] == first, "where it lies is confirmed");
+    let told: Vec<&str> = said.lines().filter(|line| line.contains("are lost")).collect();
+    assert!(told.iter().any(|line| line.contains("/last: ")), "{said}");
+    assert!(!told.iter().any(|line| line.contains("/first")), "{said}");
+    let (code, said, copied) = copy("usebackuproot:ignoredatacsums", "whatever");
+    assert!(code == Some(1) && said.contains("/last: "), "{code:?} {said}");
+    assert!(said.contains("are copied as they are, and may be wrong"), "{said}");
+    assert!(copied["first"] == first && copied["last"].len() == last.len());
+    assert!(copied["last"] != last, "the chunk is another's place");
+    let mount = Mount::new(&image, "ro,rescue=usebackuproot");
+    let read = std::fs::read(mount.join("last")).expect_err("not known to be there");
+    assert_eq!(read.raw_os_error(), Some(libc::EIO));
+    assert!(std::fs::read(mount.join("first")).expect("confirmed") == first);
     mount.umount();
 }

@@ -1,13 +1,13 @@
 //! Content of compressed extents.
 //!
 //! Invariants: no byte of an extent is decompressed whose checksum was not verified, unless the file
-//! has none; whatever an extent says of itself, a reader takes no more memory than the longest
+//! has none (see [`Trust`]); whatever an extent says of itself, a reader takes no more memory than the longest
 //! one that the format allows. Damage says where it is.
 
-use super::read::copy_padded;
+use super::read::{Trust, copy_padded};
 use super::sums;
 use crate::error::IntoFs;
-use btrfs_disk::items::{Compression, FileExtentFields, inode_flags};
+use btrfs_disk::items::{Compression, FileExtentFields};
 use btrfs_disk::{Corrupt, DamageKind, compress};
 use btrfs_txn::{Core, View};
 use vfs::Result;
@@ -31,8 +31,7 @@ pub(super) fn read_inline(
 pub(super) struct Compressed<'a> {
     pub(super) core: &'a Core,
     pub(super) view: &'a View<'a>,
-    /// The inode's.
-    pub(super) flags: u64,
+    pub(super) trust: Trust,
     pub(super) compression: Compression,
     pub(super) fields: &'a FileExtentFields,
 }
@@ -44,7 +43,7 @@ impl Compressed<'_> {
         let len = self.told(compress::bounded(self.fields.ram_bytes))?;
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let end = skip.saturating_add(buf.len()).min(len);
-        if self.flags & inode_flags::NODATASUM != 0 {
+        if self.trust != Trust::Sums {
             let whole = self.decompressed(None, end)?;
             copy_padded(&whole, skip, buf);
             return Ok(());
@@ -91,7 +90,12 @@ impl Compressed<'_> {
     fn fill(&self, sums: Option<&[u8]>, out: &mut [u8]) -> Result<()> {
         let at = self.fields.disk_bytenr;
         let mut stored = vec![0; self.told(compress::bounded(self.fields.disk_num_bytes))?];
-        self.core.volume.read_data(at, &mut stored, sums).fs()?;
+        match self.trust {
+            Trust::Blind => self.core.volume.read_blindly(at, &mut stored).fs()?,
+            Trust::Sums | Trust::Place => {
+                self.core.volume.read_data(at, &mut stored, sums).fs()?;
+            }
+        }
         let sector = self.core.geometry.sector_size as usize;
         self.told(compress::decompress(self.compression, sector, &stored, out))
     }

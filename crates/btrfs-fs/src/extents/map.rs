@@ -62,6 +62,11 @@ impl Mapped {
         matches!(&self.kind, MappedKind::Extent { compression: Compression::None, .. })
     }
 
+    /// True if its content has a place of its own on the device.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.has_data() && matches!(&self.kind, MappedKind::Extent { .. })
+    }
+
     /// True if reading it gives stored content.
     pub(crate) fn has_data(&self) -> bool {
         !self.is_hole() && !self.is_prealloc()

@@ -1,8 +1,9 @@
 //! Reading content: extents, holes, inline, compressed, and what is still dirty over it.
 //!
 //! Invariant: no byte of an extent is returned whose checksum was not verified, unless
-//! the file has none (NODATASUM), or a rescuer has asked for what there is: then what a copy has
-//! that the checksum fits is given out, where there is one, and all else is noted.
+//! the file has none (NODATASUM) and it is known where its content lies, or a rescuer has asked for what there is: then what a copy has
+//! that the checksum fits is given out, where there is one, and all else is noted. So is, where an earlier commit is shown,
+//! what has none.
 
 use super::compressed::{Compressed, read_inline};
 use super::sums;
@@ -16,6 +17,24 @@ use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{DamageKind, Key, Logical};
 use btrfs_txn::{Core, View};
 use vfs::Result;
+
+/// What content is held against before it is given out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Its checksums.
+    Sums,
+    /// The file has none: nothing but the place says whose it is.
+    Place,
+    /// Nothing; whoever asks minds neither.
+    Blind,
+}
+
+impl Trust {
+    /// By the flags of the inode.
+    pub(crate) fn of(flags: u64) -> Trust {
+        if flags & inode_flags::NODATASUM == 0 { Trust::Sums } else { Trust::Place }
+    }
+}
 
 /// Fills `buf` from `offset`, up to the end of the file; of what is behind that in the last sector zeros may come.
 /// The caller holds the inode.
@@ -75,7 +94,7 @@ fn read_within(
         }
         let stop = if to == end && extent.is_plain() { whole.min(extent.end) } else { to };
         let part = &mut buf[(from - offset) as usize..(stop - offset) as usize];
-        let read = read_mapped(core, &view, (id, flags), extent, from, part);
+        let read = read_mapped(core, &view, (id, Trust::of(flags)), extent, from, part);
         let (part, behind) = part.split_at_mut((to - from) as usize);
         behind.fill(0);
         let read = match core.features.unverified {
@@ -86,6 +105,9 @@ fn read_within(
             let path = file_path::path(&view, id);
             tracing::error!("{path}: unreadable in {} bytes from {from} on: {error}", to - from);
             return Err(error);
+        }
+        if core.features.earlier && Trust::of(flags) == Trust::Place && extent.is_stored() {
+            core.unverified.add(id, from, to - from);
         }
         at = to;
     }
@@ -110,8 +132,8 @@ fn read_unverified(
         // One sum says nothing of a part of what is compressed.
         let stop = if compressed { end } else { ((at / sector + 1) * sector).min(end) };
         let part = &mut buf[(at - from) as usize..(stop - from) as usize];
-        if read_mapped(core, view, (id, flags), extent, at, part).is_err() {
-            read_mapped(core, view, (id, flags | inode_flags::NODATASUM), extent, at, part)?;
+        if read_mapped(core, view, (id, Trust::of(flags)), extent, at, part).is_err() {
+            read_mapped(core, view, (id, Trust::Blind), extent, at, part)?;
             core.unverified.add(id, at, stop - at);
         }
         at = stop;
@@ -122,7 +144,7 @@ fn read_unverified(
 fn read_mapped(
     core: &Core,
     view: &View<'_>,
-    (id, flags): (InodeId, u64),
+    (id, trust): (InodeId, Trust),
     extent: &Mapped,
     from: u64,
     buf: &mut [u8],
@@ -145,10 +167,10 @@ fn read_mapped(
         }
         MappedKind::Extent { compression: Compression::None, fields, .. } => {
             let at = fields.disk_bytenr.offset(fields.offset + within);
-            read_plain(core, view, flags, fields, at, buf)
+            read_plain(core, view, trust, fields, at, buf)
         }
         MappedKind::Extent { compression, fields, .. } => {
-            let extent = Compressed { core, view, flags, compression: *compression, fields };
+            let extent = Compressed { core, view, trust, compression: *compression, fields };
             extent.read(fields.offset.saturating_add(within), buf)
         }
     }
@@ -166,7 +188,7 @@ pub(super) fn copy_padded(whole: &[u8], skip: usize, buf: &mut [u8]) {
 fn read_plain(
     core: &Core,
     view: &View<'_>,
-    flags: u64,
+    trust: Trust,
     fields: &FileExtentFields,
     at: Logical,
     buf: &mut [u8],
@@ -176,19 +198,19 @@ fn read_plain(
     if head != 0 {
         let take = buf.len().min(sector as usize - head);
         let (first, rest) = buf.split_at_mut(take);
-        read_part(core, view, flags, fields, Logical(at.0 - head as u64), head, first)?;
+        read_part(core, view, trust, fields, Logical(at.0 - head as u64), head, first)?;
         return match rest.is_empty() {
             true => Ok(()),
-            false => read_plain(core, view, flags, fields, at.offset(take as u64), rest),
+            false => read_plain(core, view, trust, fields, at.offset(take as u64), rest),
         };
     }
     let whole = buf.len() / sector as usize * sector as usize;
     let (body, tail) = buf.split_at_mut(whole);
     if !body.is_empty() {
-        read_sectors(core, view, flags, fields, at, body)?;
+        read_sectors(core, view, trust, fields, at, body)?;
     }
     if !tail.is_empty() {
-        read_part(core, view, flags, fields, at.offset(whole as u64), 0, tail)?;
+        read_part(core, view, trust, fields, at.offset(whole as u64), 0, tail)?;
     }
     Ok(())
 }
@@ -197,14 +219,14 @@ fn read_plain(
 fn read_part(
     core: &Core,
     view: &View<'_>,
-    flags: u64,
+    trust: Trust,
     fields: &FileExtentFields,
     sector_at: Logical,
     skip: usize,
     buf: &mut [u8],
 ) -> Result<()> {
     let mut sector = vec![0; core.sector() as usize];
-    read_sectors(core, view, flags, fields, sector_at, &mut sector)?;
+    read_sectors(core, view, trust, fields, sector_at, &mut sector)?;
     buf.copy_from_slice(&sector[skip..skip + buf.len()]);
     Ok(())
 }
@@ -213,13 +235,15 @@ fn read_part(
 pub(crate) fn read_sectors(
     core: &Core,
     view: &View<'_>,
-    flags: u64,
+    trust: Trust,
     fields: &FileExtentFields,
     at: Logical,
     buf: &mut [u8],
 ) -> Result<()> {
-    if flags & inode_flags::NODATASUM != 0 {
-        return core.volume.read_data(at, buf, None).fs();
+    match trust {
+        Trust::Sums => {}
+        Trust::Place => return core.volume.read_data(at, buf, None).fs(),
+        Trust::Blind => return core.volume.read_blindly(at, buf).fs(),
     }
     let count = buf.len() / core.sector() as usize;
     let sums = sums::lookup(core, view, fields.disk_bytenr, at, count)?;

@@ -36,6 +36,8 @@ pub struct Features {
     pub extended_refs: bool,
     /// Content is given out whatever its checksum says: of damaged volumes, on demand.
     pub unverified: bool,
+    /// An earlier commit is shown: content may have been written over since.
+    pub earlier: bool,
 }
 
 /// What everything in the engine stands on: the volume, its layers, and whether it may be written.

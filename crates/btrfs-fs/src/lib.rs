@@ -70,6 +70,8 @@ pub use committed::{Committed, Reference};
 pub use device_stats::DeviceErrors;
 pub use error::to_fs;
 pub use extents::Stored;
+#[cfg(feature = "fault-injection")]
+pub use extents::most_mapped;
 pub use find_new::NewExtent;
 pub use fs::BtrfsFs;
 pub use ino::same_subvolume;

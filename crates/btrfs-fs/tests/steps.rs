@@ -164,3 +164,48 @@ fn a_commit_between_two_steps_has_nothing_behind_the_end() {
         assert_eq!(content[size..].iter().position(|byte| *byte != 0), None, "behind {size}");
     }
 }
+
+/// What goes through all of a file has a few of its extents in memory at a time, however many there are.
+#[test]
+fn few_extents_are_looked_at_together() {
+    const PIECES: u64 = 6000;
+    const END: u64 = PIECES * 8192;
+    let fallocate = |fs: &BtrfsFs, ino, mode| fs.fallocate(&CX, ino, mode, 0, END);
+    let cut = |fs: &BtrfsFs, ino, size| {
+        fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+    };
+    type OfMany<'a> = &'a dyn Fn(&BtrfsFs, Ino) -> vfs::Result<()>;
+    let changes: [(&str, OfMany<'_>); 7] = [
+        ("punch", &|fs, ino| fallocate(fs, ino, FallocateMode::PunchHole)),
+        ("zero", &|fs, ino| fallocate(fs, ino, FallocateMode::ZeroRange { keep_size: true })),
+        ("allocate", &|fs, ino| fallocate(fs, ino, FallocateMode::Allocate)),
+        ("cut", &|fs, ino| cut(fs, ino, 100)),
+        ("empty", &|fs, ino| cut(fs, ino, 0)),
+        ("clone", &|fs, ino| {
+            let other = common::new_file(fs, "other", &[]);
+            fs.clone_range(&CX, ino, 0, other, 0, 0)
+        }),
+        ("clone over it", &|fs, ino| {
+            let hole = common::new_file(fs, "hole", &[]);
+            cut(fs, hole, END)?;
+            fs.clone_range(&CX, hole, 0, ino, 0, 0)
+        }),
+    ];
+    for (what, change) in changes {
+        let device = Arc::new(SimDevice::new(blocksim::Image::zeros(300 << 20)));
+        btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
+        let options = Options { background: false, ..Options::default() };
+        let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
+        let ino = common::new_file(&fs, "file", &[]);
+        for piece in 0..PIECES {
+            fs.write(&CX, ino, piece * 8192, &[7; SECTOR], Default::default()).expect("write");
+        }
+        fs.sync().expect("sync");
+        btrfs_fs::most_mapped();
+        change(&fs, ino).expect(what);
+        let most = btrfs_fs::most_mapped();
+        assert!((1..1100).contains(&most), "{what}: {most} at once");
+        fs.destroy().expect("close");
+        common::check_device(device, true, btrfs_check::Severity::Note);
+    }
+}

@@ -73,7 +73,11 @@ impl Mapped {
     }
 }
 
-/// All extent items that overlap [start, end), in order. The caller holds the inode: where
+/// So many items of a file are in memory at once where it may have any number.
+/// Chosen, not measured.
+pub(crate) const AT_A_TIME: usize = 1024;
+
+/// All extent items that overlap [start, end), in order: for ranges that hold few, or where all are needed. The caller holds the inode: where
 /// somebody changes the file meanwhile, items of before and after lie over each other, and that
 /// is taken for damage.
 pub(crate) fn map_range(
@@ -95,6 +99,27 @@ pub(crate) fn map_first(
     limit: usize,
 ) -> Result<Vec<Mapped>> {
     map_some(view, id, sector, range, None, limit)
+}
+
+/// As [`map_range`], a few items at a time, of which there may be any number: `each` gets them in order, and answers
+/// whether it wants more.
+pub(crate) fn map_parts(
+    view: &View<'_>,
+    id: InodeId,
+    sector: u64,
+    (start, end): (u64, u64),
+    mut each: impl FnMut(&[Mapped]) -> bool,
+) -> Result<()> {
+    let mut at = start;
+    while at < end {
+        let mapped = map_first(view, id, sector, (at, end), AT_A_TIME)?;
+        let Some(last) = mapped.last() else { break };
+        if !each(&mapped) || mapped.len() < AT_A_TIME {
+            break;
+        }
+        at = last.end;
+    }
+    Ok(())
 }
 
 /// As [`map_range`]. `near` may be where an item begins that reaches to `start` or over it: then those
@@ -150,7 +175,20 @@ fn map_some(
             found.push(mapped);
         }
     }
+    #[cfg(feature = "fault-injection")]
+    MOST.with(|most| most.set(most.get().max(found.len())));
     Ok(found)
+}
+
+#[cfg(feature = "fault-injection")]
+thread_local! {
+    static MOST: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// The most items that this thread has had at once since it asked last.
+#[cfg(feature = "fault-injection")]
+pub fn most_mapped() -> usize {
+    MOST.with(|most| most.replace(0))
 }
 
 /// The last item at or before `start`, if one that begins at `near` reaches so far: items do not

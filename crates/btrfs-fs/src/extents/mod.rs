@@ -10,7 +10,11 @@ mod stored;
 pub(crate) mod sums;
 
 pub(crate) use change::{drop_range, hole_item, insert_regular, put_hole};
-pub(crate) use map::{Mapped, MappedKind, map_first, map_near, map_range, next_extent};
+#[cfg(feature = "fault-injection")]
+pub use map::most_mapped;
+pub(crate) use map::{
+    AT_A_TIME, Mapped, MappedKind, map_first, map_near, map_parts, map_range, next_extent,
+};
 pub(crate) use read::{Trust, read, read_extents, read_sectors};
 pub use stored::Stored;
 pub(crate) use stored::stored;

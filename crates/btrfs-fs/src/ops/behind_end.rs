@@ -1,7 +1,8 @@
 //! Content that an earlier mount left behind the end of a file.
 //!
 //! What lands behind content that is in memory still is on the volume before the size covers it
-//! (`State::disk_size`), so a crash leaves extents behind the end; and so did cuts in steps until 2026-11-29. Nobody
+//! (`State::disk_size`), so a crash leaves extents behind the end: where the device refuses the content in front, or there is
+//! no room for it; until 2026-11-29 wherever a long write followed a short one. So did cuts in steps. Nobody
 //! reads them there, but a file that grows over them would show what it never had.
 //!
 //! Invariant: as long as an inode is in memory nothing but space gets behind its end, so one look is enough.
@@ -10,7 +11,7 @@
 
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{drop_range, map_range};
+use crate::extents::{AT_A_TIME, Mapped, drop_range, map_first};
 use crate::ino::InodeId;
 use crate::inode::{State, change, put_inode};
 use crate::reserve::cost::{self, SMALL_STEP};
@@ -29,7 +30,27 @@ pub(super) fn drop_content_behind_end(
     }
     let sector = engine.core.sector();
     let keep = state.item.size.next_multiple_of(sector);
-    let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
+    let mut at = keep;
+    loop {
+        let range = (at, u64::MAX);
+        let mapped = map_first(&engine.core.view(), id, sector, range, AT_A_TIME).fs()?;
+        drop_content(engine, id, state, (keep, &mapped))?;
+        match mapped.last() {
+            Some(last) if mapped.len() == AT_A_TIME => at = last.end,
+            _ => break,
+        }
+    }
+    state.clean_behind_end = true;
+    Ok(())
+}
+
+/// Of `mapped`, behind `keep`.
+fn drop_content(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    (keep, mapped): (u64, &[Mapped]),
+) -> Result<()> {
     let runs = mapped.chunk_by(|one, next| one.has_data() == next.has_data());
     for run in runs.filter(|run| run[0].has_data()) {
         for part in run.chunks(SMALL_STEP as usize) {
@@ -43,6 +64,5 @@ pub(super) fn drop_content_behind_end(
             })?;
         }
     }
-    state.clean_behind_end = true;
     Ok(())
 }

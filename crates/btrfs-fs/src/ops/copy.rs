@@ -10,6 +10,7 @@ use crate::error::IntoFs;
 use crate::extents::{
     Mapped, MappedKind, drop_range, insert_regular, map_first, map_range, put_hole,
 };
+use crate::ino::InodeId;
 use crate::inode::Locked;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost};
@@ -18,7 +19,7 @@ use crate::writeback::{flush_to_extents, load_inline};
 use btrfs_disk::items::{FileExtentFields, inode_flags};
 use btrfs_txn::{Core, Op};
 use inode_index::Ref;
-use vfs::{Errno, FsError, Ino, Result, WriteFlags};
+use vfs::{Errno, Ino, Result, WriteFlags};
 
 /// Extent items that one operation shares at most.
 /// Chosen, not measured.
@@ -328,9 +329,7 @@ fn share_locked(
     grow_to(engine, target, state, range.to, budget)?;
     let sector = engine.core.sector();
     let span = range.len.next_multiple_of(sector);
-    let mapped =
-        map_range(&engine.core.view(), source.id, sector, range.from, range.from + span).fs()?;
-    let short = insert_shared(engine, target, state, &mapped, &range, span, room)?;
+    let short = insert_shared(engine, target, state, source.id, &range, span, room)?;
     if short.is_some() {
         return Ok(short);
     }
@@ -374,56 +373,56 @@ fn insert_shared(
     engine: &Engine,
     target: &Ref<Inode>,
     state: &mut State,
-    mapped: &[Mapped],
+    source: InodeId,
     range: &Range,
     span: u64,
     mut room: Cost,
 ) -> Result<Option<Short>> {
     let source_end = range.from + span;
     let mut at = range.from;
-    for part in mapped.chunks(STEP) {
-        let end = part.last().map_or(at, |last| last.end.min(source_end));
-        let old = old_items(engine, target, range, at, end)?;
-        let needs = cost::shares(part.len() as u64, old);
+    while at < source_end {
+        let (view, sector) = (engine.core.view(), engine.core.sector());
+        let part = map_first(&view, source, sector, (at, source_end), STEP).fs()?;
+        drop(view);
+        let all = part.len() < STEP;
+        let end = part.last().filter(|_| !all).map_or(source_end, |last| last.end.min(source_end));
+        let (end, old) = old_items(engine, target, range, at, end)?;
+        // And the hole behind them.
+        let needs = cost::shares(part.len() as u64 + 1, old);
         let Some(_reservation) = hold_step(engine, needs, std::mem::take(&mut room))? else {
             return Ok(Some(Short { at, needs }));
         };
         change(&engine.core, |op| {
-            op.run(|| {
-                clear(op, target, state, range, at, end)?;
-                for extent in part.iter().filter(|m| !m.is_hole()) {
-                    let start = extent.start.max(range.from);
-                    fill_hole(op, target, range, at, start);
-                    insert_one(op, target, state, extent, range, extent.end.min(source_end))?;
-                    at = extent.end.min(source_end);
-                }
-                fill_hole(op, target, range, at, end);
-                Ok::<_, FsError>(())
-            })?;
-            at = end;
-            let reached = (range.to + (at - range.from)).min(range.to + range.len);
+            op.run(|| share_step(op, target, state, &part, range, (at, end)))?;
+            let reached = (range.to + (end - range.from)).min(range.to + range.len);
             state.item.size = state.item.size.max(reached);
             put_inode(op, target.id, state);
             Ok(())
         })?;
+        at = end;
     }
-    if at == source_end {
-        return Ok(None);
-    }
-    let needs = cost::shares(1, old_items(engine, target, range, at, source_end)?);
-    let Some(_reservation) = hold_step(engine, needs, room)? else {
-        return Ok(Some(Short { at, needs }));
-    };
-    change(&engine.core, |op| {
-        op.run(|| {
-            clear(op, target, state, range, at, source_end)?;
-            fill_hole(op, target, range, at, source_end);
-            Ok::<_, FsError>(())
-        })?;
-        put_inode(op, target.id, state);
-        Ok(())
-    })?;
     Ok(None)
+}
+
+/// The target's part that stands for [from, end) of the source becomes what `part` says of that.
+fn share_step(
+    op: &Op<'_>,
+    target: &Ref<Inode>,
+    state: &mut State,
+    part: &[Mapped],
+    range: &Range,
+    (from, end): (u64, u64),
+) -> Result<()> {
+    clear(op, target, state, range, from, end)?;
+    let mut at = from;
+    for extent in part.iter().filter(|m| !m.is_hole() && m.start < end) {
+        let piece = (extent.start.max(from), extent.end.min(end));
+        fill_hole(op, target, range, at, piece.0);
+        insert_one(op, target, state, extent, range, piece)?;
+        at = piece.1;
+    }
+    fill_hole(op, target, range, at, end);
+    Ok(())
 }
 
 /// Room for a step, beside `room` that is held for it. `None`: there is none now.
@@ -431,17 +430,20 @@ fn hold_step(engine: &Engine, needs: Cost, room: Cost) -> Result<Option<Reservat
     engine.reservations.hold_step(if needs.is_within(&room) { Cost::default() } else { needs })
 }
 
-/// Extent items of the target's part that stands for [from, to) of the source.
+/// How many extent items the target has in the part that stands for [from, to) of the source, and where that ends: before
+/// `to` where there are more than one step replaces.
 fn old_items(
     engine: &Engine,
     target: &Ref<Inode>,
     range: &Range,
     from: u64,
     to: u64,
-) -> Result<u64> {
+) -> Result<(u64, u64)> {
     let (start, end) = (range.to + (from - range.from), range.to + (to - range.from));
-    let old = map_range(&engine.core.view(), target.id, engine.core.sector(), start, end).fs()?;
-    Ok(old.len() as u64)
+    let (view, sector) = (engine.core.view(), engine.core.sector());
+    let old = map_first(&view, target.id, sector, (start, end), STEP).fs()?;
+    let last = old.last().filter(|_| old.len() == STEP);
+    Ok((last.map_or(to, |last| from + (last.end.min(end) - start)), old.len() as u64))
 }
 
 /// Empties the target's part that stands for [from, to) of the source.
@@ -471,17 +473,16 @@ fn fill_hole(op: &Op<'_>, target: &Ref<Inode>, range: &Range, from: u64, to: u64
     }
 }
 
-/// One extent of the source, referred to by the target up to `end` of the source.
+/// The part [start, end) of the source, within one extent, is referred to by the target.
 fn insert_one(
     op: &Op<'_>,
     target: &Ref<Inode>,
     state: &mut State,
     extent: &Mapped,
     range: &Range,
-    end: u64,
+    (start, end): (u64, u64),
 ) -> Result<()> {
     let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(()) };
-    let start = extent.start.max(range.from);
     let to = range.to + (start - range.from);
     let offset = fields.offset + (start - extent.start);
     let part = FileExtentFields { offset, num_bytes: end - start, ..*fields };

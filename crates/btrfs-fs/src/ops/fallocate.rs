@@ -4,11 +4,14 @@ use super::append;
 use super::behind_end::drop_content_behind_end;
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::{
-    Done, Retries, changed_now, first_step, forget_unwritten, next_step, starts_inline, zero_tail,
+    Done, Retries, Room, changed_now, first_step, forget_unwritten, next_step, starts_inline,
+    zero_tail,
 };
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{drop_range, insert_regular, map_range, put_hole};
+use crate::extents::{
+    AT_A_TIME, Mapped, drop_range, insert_regular, map_first, map_parts, map_range, put_hole,
+};
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost, SMALL_STEP};
@@ -75,8 +78,9 @@ fn space_for<'e>(
 /// operation that had its own room.
 fn splits(engine: &Engine, inode: &Ref<Inode>, offset: u64, end: u64) -> Result<bool> {
     let state = inode.read()?;
-    let mapped =
-        map_range(&engine.core.view(), inode.id, engine.core.sector(), offset, end).fs()?;
+    // One that does begins before all others.
+    let range = (offset, end);
+    let mapped = map_first(&engine.core.view(), inode.id, engine.core.sector(), range, 1).fs()?;
     drop(state);
     Ok(mapped.iter().any(|m| !m.is_inline() && m.start < offset && m.end > end))
 }
@@ -123,10 +127,14 @@ fn gaps(
     }
     engine.writeback.flush_unasked(inode)?;
     let state = inode.read()?;
-    let mapped = map_range(&engine.core.view(), inode.id, sector, start, stop).fs()?;
+    let mut held = 0;
+    let add = |mapped: &[Mapped]| {
+        let some = mapped.iter().filter(|m| !m.is_hole() && !m.is_inline());
+        held += some.map(|m| m.end.min(stop) - m.start.max(start)).sum::<u64>();
+        true
+    };
+    map_parts(&engine.core.view(), inode.id, sector, (start, stop), add).fs()?;
     drop(state);
-    let held = mapped.iter().filter(|m| !m.is_hole() && !m.is_inline());
-    let held: u64 = held.map(|m| m.end.min(stop) - m.start.max(start)).sum();
     Ok((stop - start).saturating_sub(held))
 }
 
@@ -207,8 +215,13 @@ fn is_hole(engine: &Engine, id: InodeId, state: &State, start: u64, end: u64) ->
     let sector = engine.core.sector();
     let unwritten =
         state.dirty.as_ref().and_then(|dirty| dirty.first_from(start / sector * sector));
-    let mapped = map_range(&engine.core.view(), id, sector, start, end).fs()?;
-    Ok(unwritten.is_none_or(|at| at >= end) && mapped.iter().all(|piece| piece.is_hole()))
+    let mut bare = unwritten.is_none_or(|at| at >= end);
+    let look = |mapped: &[Mapped]| {
+        bare &= mapped.iter().all(|piece| piece.is_hole());
+        bare
+    };
+    map_parts(&engine.core.view(), id, sector, (start, end), look).fs()?;
+    Ok(bare)
 }
 
 /// Zeros in [start, end): whole sectors lose their extents, parts of sectors are written.
@@ -228,10 +241,9 @@ fn punch(
     if first > last {
         return zero_part(engine, inode, state, start, end, budget).map(|()| Done::All);
     }
-    let mapped = map_range(&engine.core.view(), inode.id, sector, first, last).fs()?;
-    let mapped: Vec<_> = mapped.into_iter().filter(|m| !m.is_hole()).collect();
+    let (mapped, next) = stored_from(engine, inode.id, first, last)?;
     // What is unwritten is gone once there is room to drop what lies below it, and not before.
-    let Some(mut room) = first_step(engine, mapped.len(), budget.drops)? else {
+    let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
         return Ok(Done::Nothing);
     };
     zero_part(engine, inode, state, start, first, budget)?;
@@ -240,26 +252,58 @@ fn punch(
         return Ok(Done::All);
     }
     if mapped.is_empty() {
-        forget_unwritten(engine, state, |dirty| dirty.remove(first, last));
-        // The last commit may have content there, which a truncation took away since: a log must say that there is none.
         clear(engine, inode, state, first, last)?;
     }
-    let (mut left, mut at) = (&mapped[..], first);
-    while !left.is_empty() {
+    drop_stored(engine, inode, state, (first, last), (mapped, next), room)
+}
+
+/// Makes whole sectors a hole step by step; `mapped` are the first extents, those before `next`.
+fn drop_stored<'e>(
+    engine: &'e Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    (first, last): (u64, u64),
+    (mut mapped, mut next): (Vec<Mapped>, u64),
+    mut room: Room<'e>,
+) -> Result<Done> {
+    let (mut done, mut at) = (0, first);
+    while done < mapped.len() {
         let Some((held, step)) = room.take() else { return Ok(Done::Part) };
-        let rest = &left[step..];
-        let stop = if rest.is_empty() { last } else { rest[0].start };
-        // With what lies below it, which would come to light.
-        forget_unwritten(engine, state, |dirty| dirty.remove(at, stop));
+        done += step;
+        let stop = mapped.get(done).map_or(next, |extent| extent.start);
         clear(engine, inode, state, at, stop)?;
-        (left, at) = (rest, stop);
+        at = stop;
+        if done == mapped.len() && at < last {
+            ((mapped, next), done) = (stored_from(engine, inode.id, at, last)?, 0);
+            if mapped.is_empty() {
+                clear(engine, inode, state, at, last)?;
+            }
+        }
         drop(held);
-        room = next_step(engine, left.len())?;
+        room = next_step(engine, mapped.len() - done)?;
     }
     Ok(Done::All)
 }
 
-/// Makes whole sectors a hole.
+/// The first extents in [start, end), without holes, and up to where these are all.
+fn stored_from(engine: &Engine, id: InodeId, start: u64, end: u64) -> Result<(Vec<Mapped>, u64)> {
+    let (mut stored, mut next) = (Vec::new(), end);
+    let take = |mapped: &[Mapped]| {
+        stored.extend(mapped.iter().filter(|m| !m.is_hole()).cloned());
+        if let Some(last) =
+            mapped.last().filter(|_| mapped.len() == AT_A_TIME && !stored.is_empty())
+        {
+            next = last.end.min(end);
+            return false;
+        }
+        true
+    };
+    map_parts(&engine.core.view(), id, engine.core.sector(), (start, end), take).fs()?;
+    Ok((stored, next))
+}
+
+/// Makes whole sectors a hole: what is unwritten goes with what lies below it, which would come to light. The last commit may
+/// have content even where nothing is now, by a truncation since: a log must say that there is none.
 fn clear(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -268,6 +312,7 @@ fn clear(
     end: u64,
 ) -> Result<()> {
     let sector = engine.core.sector();
+    forget_unwritten(engine, state, |dirty| dirty.remove(start, end));
     change(&engine.core, |op| {
         let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
         op.run(|| drop_range(op, inode.id, state, &mapped, start, end))?;
@@ -332,16 +377,16 @@ fn allocate_range(
         hole_to(engine, inode, state, offset)?;
     }
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
-    let mapped = map_range(&engine.core.view(), inode.id, sector, start, stop).fs()?;
     let mut at = start;
-    for extent in mapped.iter().filter(|m| !m.is_hole()) {
-        if extent.start > at && !fill_gap(engine, inode, state, at, extent.start, budget)? {
-            return Ok(Done::Part);
+    while at < stop {
+        let (stored, next) = stored_from(engine, inode.id, at, stop)?;
+        let gaps = stored.iter().map(|extent| (extent.start, extent.end)).chain([(next, next)]);
+        for (from, to) in gaps {
+            if from > at && !fill_gap(engine, inode, state, at, from, budget)? {
+                return Ok(Done::Part);
+            }
+            at = at.max(to);
         }
-        at = at.max(extent.end);
-    }
-    if at < stop && !fill_gap(engine, inode, state, at, stop, budget)? {
-        return Ok(Done::Part);
     }
     if grows {
         append::grow(state, end);

@@ -3,7 +3,7 @@
 use super::io::{check_file, end_of, hole_to, kill_priv};
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{Mapped, drop_range, map_range};
+use crate::extents::{AT_A_TIME, Mapped, drop_range, map_parts, map_range};
 use crate::ino::InodeId;
 use crate::inode::{Dirty, Inode, State, change, put_inode};
 use crate::ops::xattr::drop_capability;
@@ -18,7 +18,7 @@ use vfs::{Errno, Result, SetAttr};
 /// Extent items that one operation drops at most: some milliseconds with the inode's lock held,
 /// and little of the metadata that has to be reserved for it.
 /// Chosen, not measured.
-const STEP: usize = 1024;
+const STEP: usize = AT_A_TIME;
 
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
 /// file grows over it. Returns the bytes that became dirty.
@@ -181,9 +181,9 @@ fn drop_preallocated(
 ) -> Result<Done> {
     let sector = engine.core.sector();
     let keep = state.item.size.next_multiple_of(sector);
-    let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
-    Ok(match first_step(engine, mapped.len(), budget.drops)? {
-        Some(room) => drop_behind(engine, id, state, (state.item.size, &mapped), room)?,
+    let behind = Behind::of(engine, id, keep)?;
+    Ok(match first_step(engine, behind.items, budget.drops)? {
+        Some(room) => drop_behind(engine, id, state, (state.item.size, &behind), room)?,
         None => Done::Nothing,
     })
 }
@@ -207,11 +207,11 @@ fn shrink(
         }
     }
     // What is unwritten behind the end is gone once there is room to drop what lies below it, and not before.
-    let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
-    let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
+    let behind = Behind::of(engine, id, keep)?;
+    let Some(room) = first_step(engine, behind.items, budget.drops)? else {
         return Ok(Done::Nothing);
     };
-    let dropped = drop_behind(engine, id, state, (size, &mapped), room);
+    let dropped = drop_behind(engine, id, state, (size, &behind), room);
     // Where it failed there may be something.
     state.clean_behind_end &= dropped.is_ok();
     let end = state.item.size;
@@ -230,6 +230,27 @@ pub(super) fn forget_unwritten(engine: &Engine, state: &mut State, drops: impl F
     }
 }
 
+/// Extent items behind a place, of which there may be more than memory takes.
+struct Behind {
+    /// Where the items begin that are looked at together.
+    parts: Vec<u64>,
+    items: usize,
+}
+
+impl Behind {
+    fn of(engine: &Engine, id: InodeId, keep: u64) -> Result<Behind> {
+        let mut behind = Behind { parts: Vec::new(), items: 0 };
+        let (view, sector) = (engine.core.view(), engine.core.sector());
+        let count = |mapped: &[Mapped]| {
+            behind.parts.push(mapped[0].start.max(keep));
+            behind.items += mapped.len();
+            true
+        };
+        map_parts(&view, id, sector, (keep, u64::MAX), count).fs()?;
+        Ok(behind)
+    }
+}
+
 /// Cuts the file at `size` and drops all extents behind, the last ones first, and with them what is unwritten over them or
 /// behind. Each step is one operation that leaves the file whole: a commit may have any of them as its last. It ends
 /// in front of what is gone, and behind all that is there, which would come to light where it grows.
@@ -237,25 +258,32 @@ fn drop_behind<'e>(
     engine: &'e Engine,
     id: InodeId,
     state: &mut State,
-    (size, mapped): (u64, &[Mapped]),
+    (size, behind): (u64, &Behind),
     mut room: Room<'e>,
 ) -> Result<Done> {
-    let keep = size.next_multiple_of(engine.core.sector());
-    let mut left = mapped;
-    while !left.is_empty() {
-        let Some((held, step)) = room.take() else { return Ok(Done::Part) };
-        let (rest, part) = left.split_at(left.len() - step);
-        let reached = part[0].start.max(keep);
-        forget_unwritten(engine, state, |dirty| dirty.remove(reached, u64::MAX));
-        cut(state, if rest.is_empty() { size } else { reached });
-        change(&engine.core, |op| {
-            op.run(|| drop_range(op, id, state, part, reached, u64::MAX))?;
-            put_inode(op, id, state);
-            Ok(())
-        })?;
-        left = rest;
-        drop(held);
-        room = next_step(engine, left.len())?;
+    let sector = engine.core.sector();
+    let keep = size.next_multiple_of(sector);
+    let (mut left, mut end) = (behind.items, u64::MAX);
+    for start in behind.parts.iter().rev().copied() {
+        let mapped = map_range(&engine.core.view(), id, sector, start, end).fs()?;
+        let mut of_part = &mapped[..];
+        while !of_part.is_empty() {
+            let Some((held, step)) = room.take() else { return Ok(Done::Part) };
+            let (rest, last) = of_part.split_at(of_part.len().saturating_sub(step));
+            let reached = last[0].start.max(keep);
+            forget_unwritten(engine, state, |dirty| dirty.remove(reached, u64::MAX));
+            left = left.saturating_sub(last.len());
+            cut(state, if left == 0 { size } else { reached });
+            change(&engine.core, |op| {
+                op.run(|| drop_range(op, id, state, last, reached, u64::MAX))?;
+                put_inode(op, id, state);
+                Ok(())
+            })?;
+            of_part = rest;
+            drop(held);
+            room = next_step(engine, left)?;
+        }
+        end = start;
     }
     cut(state, size);
     Ok(Done::All)

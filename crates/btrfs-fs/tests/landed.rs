@@ -84,3 +84,56 @@ fn what_was_logged_and_deleted_comes_back_in_time() {
     assert!(fallbacks * 4 <= commits, "{fallbacks} fsyncs became commits, of {commits}");
     close_and_judge(&image, fs);
 }
+
+/// The kernel takes nothing away that lies behind the end of a file that grows: no commit may have anything there,
+/// though it takes along what went straight to an extent, and leaves in memory what did not.
+#[test]
+fn a_commit_has_nothing_behind_what_it_leaves_in_memory() {
+    testkit::require!(kernel_btrfs);
+    const GROWN: u64 = 8 << 20;
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    // At these places, so many bytes.
+    type Writes = [(u64, usize, WriteFlags)];
+    let writes: [&Writes; 4] = [
+        &[(0, 100, WriteFlags::default()), (100, 1 << 20, WriteFlags::default())],
+        &[(0, 100, WriteFlags::default()), (2 << 20, 1 << 20, WriteFlags::default())],
+        &[(0, 100, WriteFlags::default()), (8192, 65_536, direct)],
+        &[
+            (0, 120 << 10, WriteFlags::default()),
+            (120 << 10, 120 << 10, WriteFlags::default()),
+            (240 << 10, 1 << 20, WriteFlags::default()),
+        ],
+    ];
+    let image = Image::new(1 << 30, &[]);
+    let fs = open(&image);
+    for (number, writes) in writes.iter().enumerate() {
+        let file = new_file(&fs, &format!("file{number}"), b"");
+        for &(at, len, flags) in *writes {
+            fs.write(&CX, file, at, &vec![7; len], flags).expect("write");
+        }
+    }
+    fsync_that_commits(&fs, "large");
+    let copy = crashed(&image, "crashed.img");
+    drop(fs);
+    let grow = |mount: &oracle::KernelMount| -> std::io::Result<Vec<u64>> {
+        let grown = |number| {
+            let path = mount.path().join(format!("file{number}"));
+            let file = std::fs::File::options().write(true).open(path)?;
+            let size = file.metadata()?.len();
+            file.set_len(GROWN)?;
+            Ok(size)
+        };
+        (0..writes.len()).map(grown).collect()
+    };
+    let sizes = oracle::with_kernel(&copy, "noatime", grow).expect("mounts").expect("grows");
+    let read = |mount: &oracle::KernelMount| {
+        let read = |number| std::fs::read(mount.path().join(format!("file{number}")));
+        (0..writes.len()).map(read).collect::<std::io::Result<Vec<_>>>()
+    };
+    let contents = oracle::with_kernel(&copy, "noatime", read).expect("mounts").expect("reads");
+    for (number, (content, size)) in contents.iter().zip(sizes).enumerate() {
+        assert_eq!(content.len() as u64, GROWN);
+        let behind = content[size as usize..].iter().position(|byte| *byte != 0);
+        assert_eq!(behind, None, "file{number} behind {size}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Writes of what the caller has compressed already, and that stays as it is.
 
-use super::io::{check_file, end_of, prepare, replace, take_capability};
+use super::io::{check_file, end_of, land_before, prepare, replace, take_capability};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::reserve::{DirtyReservation, cost};
@@ -57,6 +57,8 @@ fn write_locked(
     prepare(engine, inode, state, (offset, encoded.content(), WriteFlags::default()), budget)?;
     take_capability(engine, inode, state)?;
     state.item_dirty = true;
+    // Where that is refused this is written all the same.
+    let _ = land_before(engine, inode, state, offset);
     let (room, kind) = (engine.writeback.room_for(encoded), encoded.compression());
     let stored = replace(engine, state, (offset, end), |state| match fit {
         Fit::Item(stream) => {

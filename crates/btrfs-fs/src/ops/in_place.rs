@@ -7,7 +7,9 @@
 //! What it does not know: why there is no other room.
 
 use super::append;
-use super::io::{check_file, hole_to, prepare, replace, take_privileges, whole_sectors};
+use super::io::{
+    check_file, hole_to, land_before, prepare, replace, take_privileges, whole_sectors,
+};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::map_range;
@@ -136,6 +138,8 @@ fn write_run(
     flags: WriteFlags,
 ) -> Result<()> {
     leave_gap(engine, inode, state, offset)?;
+    // What has no room stays in memory, and this has its place all the same.
+    let _ = land_before(engine, inode, state, offset);
     let whole = whole_sectors(engine, inode, state, offset, data)?;
     // A refusal of the device is told by this write: nothing of it stays in memory.
     let way = if flags.direct { WriteMode::Direct } else { WriteMode::Through };

@@ -16,7 +16,7 @@ use crate::inode::{Heard, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
 use crate::writeback::{Unstored, WriteMode, store};
-use crate::writeback::{dirty_of, fill_sector, load_inline};
+use crate::writeback::{dirty_of, fill_sector, land_in_front, load_inline};
 use btrfs_disk::items::inode_flags;
 use btrfs_space::Priority;
 use inode_index::Ref;
@@ -361,6 +361,12 @@ fn write_content(
     if head > 0 {
         gather(engine, inode, state, offset, &data[..head], budget)?;
     }
+    if lies_behind_dirty(state, body_start) {
+        let few = state.dirty.as_ref().is_some_and(|dirty| dirty.bytes() < STRAIGHT);
+        if !few || land_before(engine, inode, state, body_start).is_err() {
+            return gather(engine, inode, state, body_start, &data[head..], budget);
+        }
+    }
     let body = (&[&data[head..tail]][..], WriteMode::Buffered);
     straight(engine, inode, state, (body_start, body_end), body, budget)?;
     if tail < data.len() {
@@ -377,9 +383,35 @@ fn write_direct(
     data: &[u8],
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
+    // For want of room there this is written all the same.
+    match land_before(engine, inode, state, offset) {
+        Err(error) if error.is_of_medium() => return Err(error),
+        _ => {}
+    }
     let whole = whole_sectors(engine, inode, state, offset, data)?;
     let parts = (&whole.parts()[..], WriteMode::Direct);
     straight(engine, inode, state, (whole.start, whole.end), parts, budget)
+}
+
+/// Whether content in front of `start` is in memory alone, and the size on the volume ends there: what is stored behind
+/// would lie behind the end of the file in a commit that leaves that content where it is. After a crash the kernel shows
+/// what lies there when the file grows.
+fn lies_behind_dirty(state: &State, start: u64) -> bool {
+    let first = state.dirty.as_ref().and_then(|dirty| dirty.first_from(state.landed_size));
+    first.is_some_and(|first| first < start)
+}
+
+/// Such content is stored first. The caller holds addresses still.
+pub(super) fn land_before(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    start: u64,
+) -> Result<()> {
+    match lies_behind_dirty(state, start) {
+        true => land_in_front(&engine.writeback, inode.id, state, start),
+        false => Ok(()),
+    }
 }
 
 /// Content of whole sectors.

@@ -305,27 +305,65 @@ pub(super) fn flush_range(
     (start, end): (u64, u64),
     way: WriteMode,
 ) -> Result<()> {
-    let mut paid = 0;
     if can_inline(writeback, state, dirty) {
         let content = &dirty.slices(0, writeback.core.sector())[0][..state.item.size as usize];
         store_inline(writeback, id, state, (Compression::None, content))?;
-    } else {
-        // `store` derives the size for the volume from what is still dirty beside it.
-        let size = state.item.size;
-        state.pending_from = dirty.first_beside(state.landed_size, start..end);
-        let slices = dirty.slices(start, end);
-        let stored = store(writeback, id, state, start, &slices, way_for(end - start, way));
-        state.pending_from = None;
-        if let Err(Unstored::Refused(error)) = &stored {
-            Heard::refused(&mut state.refused);
-            writeback.refusals.keep(id, error);
-        }
-        debug_assert_eq!(size, state.item.size);
-        paid = stored.map_err(Unstored::of_acknowledged)?;
+        dirty.remove(start, end);
+        writeback.reservations.forget_landed(end - start, 0);
+        return Ok(());
     }
+    let landed = land_range(writeback, id, state, dirty, (start, end), way);
+    if let Err(Unstored::Refused(error)) = &landed {
+        Heard::refused(&mut state.refused);
+        writeback.refusals.keep(id, error);
+    }
+    landed.map_err(Unstored::of_acknowledged)
+}
+
+/// Stores [start, end), which is dirty, in extents. Who hears of a refusal is the caller's affair.
+fn land_range(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    (start, end): (u64, u64),
+    way: WriteMode,
+) -> std::result::Result<(), Unstored> {
+    // `store` derives the size for the volume from what is still dirty beside it.
+    let size = state.item.size;
+    state.pending_from = dirty.first_beside(state.landed_size, start..end);
+    let slices = dirty.slices(start, end);
+    let stored = store(writeback, id, state, start, &slices, way_for(end - start, way));
+    state.pending_from = None;
+    debug_assert_eq!(size, state.item.size);
+    let paid = stored?;
     dirty.remove(start, end);
     writeback.reservations.forget_landed(end - start, paid);
     Ok(())
+}
+
+/// Stores what is dirty in front of `before` from the end of the file on the volume on, for who is about to store
+/// something there, and hears it where that is refused: it stays in memory then. The caller holds addresses still.
+pub(crate) fn land_in_front(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    before: u64,
+) -> Result<()> {
+    let Some(mut dirty) = state.dirty.take() else { return Ok(()) };
+    let mut landed = Ok(());
+    while landed.is_ok()
+        && let Some(first) = dirty.first_from(state.landed_size).filter(|first| *first < before)
+    {
+        let start = first / writeback.core.sector() * writeback.core.sector();
+        let end = dirty.run_end(start).min(start + BATCH);
+        let range = (start, end);
+        landed = land_range(writeback, id, state, &mut dirty, range, WriteMode::Through);
+    }
+    if !dirty.is_empty() {
+        state.dirty = Some(dirty);
+    }
+    Ok(landed?)
 }
 
 pub(super) fn way_for(len: u64, way: WriteMode) -> WriteMode {

@@ -16,7 +16,9 @@ mod store;
 mod tests;
 
 pub(crate) use encoded::{Fit, store_extent, store_item};
-pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
+pub(crate) use flush::{
+    Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, land_in_front, load_inline,
+};
 pub(crate) use place::Own;
 pub(crate) use store::Unstored;
 pub(crate) use store::{WriteMode, store, store_in_own};

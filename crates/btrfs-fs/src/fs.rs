@@ -150,7 +150,17 @@ impl BtrfsFs {
     /// bytes that were. Nothing else of the file changes; it is durable as anything is that was
     /// written. EISDIR, EINVAL: it is no file.
     pub fn defragment(&self, ino: Ino, wish: &crate::Defragment) -> Result<u64> {
-        crate::ops::defragment::defragment(self.open()?, ino, wish)
+        self.defragment_while(ino, wish, &mut || Ok(()))
+    }
+
+    /// The same; `goes_on` is asked between its steps, and an error of it ends this. What is done by then stays.
+    pub fn defragment_while(
+        &self,
+        ino: Ino,
+        wish: &crate::Defragment,
+        goes_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<u64> {
+        crate::ops::defragment::defragment(self.open()?, ino, wish, goes_on)
     }
 
     /// Writes what the caller has compressed already, as it is: `encoded` becomes an extent of the file at
@@ -181,7 +191,18 @@ impl BtrfsFs {
         ino: Ino,
         wish: &crate::VerityWish,
     ) -> Result<()> {
-        crate::ops::verity::enable(self.open()?, caller, ino, wish)
+        self.enable_verity_while(caller, ino, wish, &mut || Ok(()))
+    }
+
+    /// The same; `goes_on` is asked between its steps, and after an error of it the file is as before.
+    pub fn enable_verity_while(
+        &self,
+        caller: Option<&crate::Caller>,
+        ino: Ino,
+        wish: &crate::VerityWish,
+        goes_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        crate::ops::verity::enable(self.open()?, caller, ino, wish, goes_on)
     }
 
     /// What it is verified by. ENODATA: it is not.

@@ -9,7 +9,7 @@
 use super::io::check_file;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{Mapped, MappedKind, map_first, map_range, read_extents};
+use crate::extents::{Mapped, MappedKind, map_first, map_range, next_extent, read_extents};
 use crate::inode::{Inode, State};
 use crate::options::{Compress, Method, may_compress};
 use crate::reserve::cost;
@@ -50,8 +50,16 @@ impl Default for Defragment {
     }
 }
 
+/// Asked before each step: a look at some extents, or a piece that is written anew.
+type GoesOn<'a> = &'a mut dyn FnMut() -> Result<()>;
+
 /// Answers how many bytes were written anew. EISDIR, EINVAL: it is no file.
-pub(crate) fn defragment(engine: &Engine, ino: Ino, wish: &Defragment) -> Result<u64> {
+pub(crate) fn defragment(
+    engine: &Engine,
+    ino: Ino,
+    wish: &Defragment,
+    goes_on: GoesOn<'_>,
+) -> Result<u64> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let (size, flags) = {
@@ -69,15 +77,24 @@ pub(crate) fn defragment(engine: &Engine, ino: Ino, wish: &Defragment) -> Result
     let (mut at, mut written) = (wish.start / engine.core.sector() * engine.core.sector(), 0);
     while at < end {
         let window = at..end.min(at + WINDOW);
-        for run in runs(engine, &inode, window.clone(), &wish)? {
+        for run in runs(engine, &inode, window.clone(), &wish, goes_on)? {
             for start in run.clone().step_by(BATCH as usize) {
+                goes_on()?;
                 let piece = start..run.end.min(start + BATCH);
                 written += rewrite(engine, &inode, piece, wish.compress)?;
             }
         }
-        at = window.end;
+        at = behind_hole(engine, &inode, window.end)?;
     }
     Ok(written)
+}
+
+/// Where the file goes on at or behind `from`: a sparse one may have a hole of exabytes there.
+fn behind_hole(engine: &Engine, inode: &Inode, from: u64) -> Result<u64> {
+    let _still = engine.core.addresses.hold_still();
+    let _state = inode.read()?;
+    let next = next_extent(&engine.core.view(), inode.id, engine.core.sector(), from).fs()?;
+    Ok(next.map_or(u64::MAX, |next| if next.is_hole() { next.end } else { next.start.max(from) }))
 }
 
 /// What is not copied on write has its place for good.
@@ -95,11 +112,13 @@ fn runs(
     inode: &Inode,
     window: Range<u64>,
     wish: &Defragment,
+    goes_on: GoesOn<'_>,
 ) -> Result<Vec<Range<u64>>> {
     // A run, and how many extents it has.
     let mut runs: Vec<(Range<u64>, usize)> = Vec::new();
     let mut at = window.start;
     while at < window.end {
+        goes_on()?;
         let (wanted, end) = wanted(engine, inode, at..window.end, wish)?;
         for range in wanted {
             match runs.last_mut() {

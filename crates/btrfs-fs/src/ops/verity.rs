@@ -20,7 +20,7 @@ use crate::verity::{put_bytes, put_descriptor};
 use btrfs_disk::ids::compat_ro;
 use btrfs_disk::items::inode_flags::RO_VERITY;
 use btrfs_disk::key::kind::VERITY_MERKLE_ITEM;
-use btrfs_txn::Op;
+use btrfs_txn::{BATCH, Op};
 use fs_verity::{Builder, Descriptor, Hash, HashAlgorithm, MAX_SIGNATURE, Merkle, Params};
 use inode_index::Ref;
 use std::convert::Infallible;
@@ -57,6 +57,7 @@ pub(crate) fn enable(
     caller: Option<&Caller>,
     ino: Ino,
     wish: &Wish,
+    goes_on: GoesOn<'_>,
 ) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     if let Some(caller) = caller {
@@ -70,7 +71,7 @@ pub(crate) fn enable(
         return Err(Errno::EMSGSIZE.into());
     }
     let marked = begin(engine, &inode)?;
-    let made = make(engine, &inode, wish, marked);
+    let made = make(engine, &inode, wish, marked, goes_on);
     if made.is_err() {
         // Where there is no room even for that, or nothing may be changed, the next mount does it.
         if let Err(error) = give_up(engine, &inode, marked) {
@@ -104,12 +105,18 @@ fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
     Ok(true)
 }
 
-fn make(engine: &Engine, inode: &Ref<Inode>, wish: &Wish, marked: bool) -> Result<()> {
+fn make(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    wish: &Wish,
+    marked: bool,
+    goes_on: GoesOn<'_>,
+) -> Result<()> {
     engine.writeback.flush_inode(inode)?;
     drop_all(engine, inode)?;
     let size = inode.read()?.item.size;
     let merkle = Merkle::new(&wish.params, size).map_err(|_| Errno::EFBIG)?;
-    let root_hash = put_tree(engine, inode, &merkle)?;
+    let root_hash = put_tree(engine, inode, &merkle, goes_on)?;
     let descriptor = Descriptor {
         params: wish.params.clone(),
         data_size: size,
@@ -119,15 +126,26 @@ fn make(engine: &Engine, inode: &Ref<Inode>, wish: &Wish, marked: bool) -> Resul
     finish(engine, inode, &descriptor.to_vec(), marked)
 }
 
+/// Asked whenever so much content is hashed as is written at a time elsewhere: a sparse file may have any size.
+type GoesOn<'a> = &'a mut dyn FnMut() -> Result<()>;
+
 /// Blocks of a tree with their offsets.
 type Blocks = Vec<(u64, Vec<u8>)>;
 
-fn put_tree(engine: &Engine, inode: &Ref<Inode>, merkle: &Merkle) -> Result<Hash> {
+fn put_tree(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    merkle: &Merkle,
+    goes_on: GoesOn<'_>,
+) -> Result<Hash> {
     let mut builder = Builder::new(merkle);
     let mut blocks = Blocks::new();
     let mut content = vec![0; CHUNK];
     let mut at = 0;
     while at < merkle.size() {
+        if at.is_multiple_of(BATCH) {
+            goes_on()?;
+        }
         let read = {
             let state = inode.read()?;
             extents::read(&engine.core, inode.id, &state, at, &mut content)?

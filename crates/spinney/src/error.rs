@@ -2,7 +2,7 @@
 //!
 //! It does not know who reads it: a program at a terminal adds its own advice.
 
-use btrfs_image::{CopyError, is_of_all};
+use btrfs_image::{CopyError, is_of_all, is_of_subvolume};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ struct Parts {
     subject: String,
     volume: Option<PathBuf>,
     cause: Cause,
+    /// Of a copy: whether others would fail as well; where it is not known the cause says it.
+    of_all: Option<bool>,
 }
 
 /// Why something failed.
@@ -51,7 +53,8 @@ pub enum Cause {
 
 impl Error {
     pub(crate) fn new(subject: impl fmt::Display, cause: Cause) -> Error {
-        Error(Box::new(Parts { subject: subject.to_string(), volume: None, cause }))
+        let subject = subject.to_string();
+        Error(Box::new(Parts { subject, volume: None, cause, of_all: None }))
     }
 
     pub(crate) fn refused(subject: impl fmt::Display, why: impl fmt::Display) -> Error {
@@ -65,7 +68,17 @@ impl Error {
             Cause::Host { source, .. } => source.raw_os_error(),
             _ => None,
         };
-        errno.is_some_and(is_of_all)
+        self.0.of_all.unwrap_or_else(|| errno.is_some_and(is_of_all))
+    }
+
+    /// Whether another subvolume of the volume that failed may take what this one does not.
+    pub(crate) fn is_of_subvolume(&self) -> bool {
+        matches!(&self.0.cause, Cause::Volume(said) if is_of_subvolume(said.errno()))
+    }
+
+    /// Whether another file system of this machine may.
+    pub(crate) fn is_of_host(&self) -> bool {
+        matches!(self.0.cause, Cause::Host { .. })
     }
 
     pub(crate) fn remedied(mut self, advice: &'static str) -> Error {
@@ -86,15 +99,17 @@ impl Error {
     }
 
     pub(crate) fn copy(volume: &Path, error: CopyError) -> Error {
-        let place = error.path().display().to_string();
-        match error {
+        let (place, of_all) = (error.path().display().to_string(), error.is_of_all());
+        let mut told = match error {
             CopyError::Host { action, source, .. } => {
                 Error::new(place, Cause::Host { action: Some(action), source })
             }
             CopyError::Volume { source, .. } => Error::volume_said(place, volume, source),
             CopyError::Refused { why, .. } => Error::refused(place, why),
             other => Error::refused(place, other),
-        }
+        };
+        told.0.of_all = Some(of_all);
+        told
     }
 
     pub(crate) fn stream(error: btrfs_send::Error) -> Error {

@@ -68,7 +68,8 @@ impl Volume {
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
         let (parent, name) = self.find_parent(path).at(self, path)?;
-        remove::tree::<Error>(self, &parent, &name, path, &mut |_| Ok(()))
+        let tell = remove::Tell { removed: &mut |_| Ok(()), failed: &mut Err };
+        remove::tree::<Error>(self, &parent, &name, path, tell)
     }
 
     /// Gives `from` the name `to`, and replaces what had it.

@@ -37,9 +37,14 @@ pub enum CopyError {
 }
 
 /// Whether an error with this number is one of the target as a whole: no room is left, or it takes
-/// nothing.
+/// nothing. Of a volume it may be that of one subvolume ([`is_of_subvolume`]).
 pub fn is_of_all(errno: i32) -> bool {
-    [libc::ENOSPC, libc::EDQUOT, libc::EROFS].contains(&errno)
+    errno == libc::ENOSPC || is_of_subvolume(errno)
+}
+
+/// Whether a volume answers so for a subvolume that may not have more, or is read-only, and others are not.
+pub fn is_of_subvolume(errno: i32) -> bool {
+    [libc::EDQUOT, libc::EROFS].contains(&errno)
 }
 
 pub(super) type Result<T> = std::result::Result<T, CopyError>;
@@ -54,14 +59,20 @@ impl CopyError {
         }
     }
 
-    /// Whether it stands for the target as a whole ([`is_of_all`]).
+    /// Whether it stands for the target as a whole ([`is_of_all`]): not where one attribute is longer than what
+    /// an inode may have, nor where one owner may not have more.
     pub fn is_of_all(&self) -> bool {
-        let errno = match self {
-            CopyError::Host { source, .. } => source.raw_os_error(),
-            CopyError::Volume { source, .. } => Some(source.errno()),
-            CopyError::Refused { .. } => None,
+        let (action, errno) = match self {
+            CopyError::Host { action, source, .. } => (action, source.raw_os_error()),
+            CopyError::Volume { action, source, .. } => (action, Some(source.errno())),
+            CopyError::Refused { .. } => return false,
         };
-        errno.is_some_and(is_of_all)
+        let of_one = match *action {
+            "set xattr" => errno != Some(libc::EROFS),
+            "set owner" => errno == Some(libc::EDQUOT),
+            _ => false,
+        };
+        !of_one && errno.is_some_and(is_of_all)
     }
 
     pub(super) fn refused(path: &Path, why: &'static str) -> CopyError {
@@ -107,5 +118,36 @@ impl<T> At<T> for io::Result<T> {
 impl<T> At<T> for vfs::Result<T> {
     fn at(self, path: &Path, action: &'static str) -> Result<T> {
         self.map_err(|source| CopyError::Volume { path: path.to_owned(), action, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vfs::Errno;
+
+    #[test]
+    fn what_is_wrong_with_one_thing_is_not_of_all() {
+        let host = |action, errno| {
+            Err::<(), _>(io::Error::from_raw_os_error(errno)).at(Path::new("f"), action)
+        };
+        for (action, errno, of_all) in [
+            ("write", libc::ENOSPC, true),
+            ("write", libc::EDQUOT, true),
+            ("create file", libc::EROFS, true),
+            ("write", libc::EIO, false),
+            // As ext4 says of an attribute that does not fit into an inode's block.
+            ("set xattr", libc::ENOSPC, false),
+            ("set xattr", libc::EDQUOT, false),
+            ("set xattr", libc::EROFS, true),
+            // What is made belongs to the caller first.
+            ("set owner", libc::EDQUOT, false),
+            ("set owner", libc::ENOSPC, true),
+        ] {
+            let told = host(action, errno).unwrap_err();
+            assert_eq!(told.is_of_all(), of_all, "{told}");
+        }
+        let full = Err::<(), _>(FsError::from(Errno::ENOSPC));
+        assert!(!full.at(Path::new("f"), "set xattr").unwrap_err().is_of_all());
     }
 }

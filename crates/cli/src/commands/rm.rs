@@ -4,13 +4,13 @@ use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
 use crate::image::ImagePath;
-use crate::inside::Scope;
 use crate::inside::volumes::At;
+use crate::inside::{Failures, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
 use spinney::Volume;
-use spinney::tree::remove;
+use spinney::tree::remove::{self, Tell};
 use vfs::{Context, Errno, FsError};
 
 pub const COMMAND: Command = Command {
@@ -19,7 +19,8 @@ pub const COMMAND: Command = Command {
     usage: "[-r] [-f] [-d] [-v] IMAGE:/PATH...",
     help: "\
 Removes files from a volume that is not mounted. Nothing is asked, and nothing brings them
-back.
+back. What cannot be removed is told, and the rest goes; of a read-only subvolume it is told
+once.
 
 Options
     -r, -R, --recursive   directories and everything below
@@ -66,15 +67,22 @@ fn run(mut args: Args) -> Result<Exit> {
     Scope::of(subvol, &operands, true).run(|volumes, failures| {
         let mut out = Out::new();
         for operand in &operands {
-            let removed =
-                volumes.of(operand).and_then(|volume| one(volume, operand, options, &mut out));
+            let removed = volumes
+                .of(operand)
+                .and_then(|volume| one(volume, operand, options, failures, &mut out));
             failures.keep(removed);
         }
         out.finish()
     })
 }
 
-fn one(volume: &Volume, operand: &ImagePath, options: Options, out: &mut Out) -> Result<()> {
+fn one(
+    volume: &Volume,
+    operand: &ImagePath,
+    options: Options,
+    failures: &Failures,
+    out: &mut Out,
+) -> Result<()> {
     let (fs, path) = (volume.fs(), &operand.path);
     let found = volume
         .find_parent(path)
@@ -100,11 +108,23 @@ fn one(volume: &Volume, operand: &ImagePath, options: Options, out: &mut Out) ->
     }
     drop(node);
     if options.recursive {
-        return remove::tree(volume, &parent, &name, path, &mut told);
+        let failed = &mut |error| pass_over(error, failures);
+        return remove::tree(volume, &parent, &name, path, Tell { removed: &mut told, failed });
     }
     if options.directories {
         fs.rmdir(&Context::default(), parent.ino(), &name).at(volume, path)?;
         return told(path);
     }
     Err(Error::about(operand.show(), "is a directory").remedy("-r removes it and what is below"))
+}
+
+/// As rm(1) does with what it cannot remove.
+fn pass_over(error: spinney::Error, failures: &Failures) -> Result<()> {
+    match error.errno() {
+        Some(libc::ENOSPC) => Err(error.into()),
+        _ => {
+            failures.tell(&error.into());
+            Ok(())
+        }
+    }
 }

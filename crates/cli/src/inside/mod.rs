@@ -19,7 +19,6 @@ use crate::error::{Error, Result, say_error};
 use crate::image::ImageFile;
 use crate::output::human;
 use crate::progress::{self, Progress};
-use btrfs_image::is_of_all;
 use spinney::Volume;
 use spinney::tree;
 use std::cell::RefCell;
@@ -76,8 +75,8 @@ pub mod walk {
         tree::walk::until(volume, top, path, &mut |error| failed(error.into()), visit)
     }
 
-    /// Changes `top` and everything below it. What fails is told and left out, as by chmod(1); what
-    /// would fail for all ends it.
+    /// Changes `top` and everything below it. What fails is told and left out, as by chmod(1), of a subvolume that
+    /// takes no changes once; what would fail for all ends it.
     pub fn every(
         volume: &Volume,
         top: Node,
@@ -85,9 +84,11 @@ pub mod walk {
         failures: &Failures,
         change: &mut dyn FnMut(&Node) -> vfs::Result<()>,
     ) -> Result<()> {
+        let mut refused = tree::Refused::new(volume);
         until(volume, top, path, &mut |error| failures.tell(&error), &mut |node, path, _| {
             match change(node) {
-                Err(error) if is_of_all(error.errno()) => Err(error).at(volume, path),
+                Err(error) if error.errno() == libc::ENOSPC => Err(error).at(volume, path),
+                Err(error) if refused.was_told(&error, node.ino()) => Ok(true),
                 changed => {
                     failures.keep(changed.at(volume, path));
                     Ok(true)

@@ -16,6 +16,7 @@ pub mod fill;
 mod host;
 mod node;
 pub mod path;
+mod refused;
 pub mod remove;
 pub mod search;
 mod target;
@@ -29,6 +30,7 @@ pub use copy::{CopyRules, TreeCopy};
 pub use draft::Draft;
 pub use fill::Reflink;
 pub use node::{Listed, Node};
+pub use refused::Refused;
 pub use transfer::{Transfer, TransferEvent};
 
 use crate::volume::Volume;

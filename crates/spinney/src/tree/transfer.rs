@@ -130,9 +130,10 @@ impl<'v> Transfer<'v> {
         }
     }
 
-    fn go_on(&self, result: Result<()>) -> Result<()> {
+    /// `is_elsewhere`: whether what failed lies where others of the same directory do not.
+    fn go_on(&self, result: Result<()>, is_elsewhere: impl Fn(&Error) -> bool) -> Result<()> {
         match (result, &self.failed) {
-            (Err(error), Some(failed)) if !error.is_of_all() => {
+            (Err(error), Some(failed)) if !error.is_of_all() || is_elsewhere(&error) => {
                 failed(error);
                 Ok(())
             }
@@ -394,7 +395,9 @@ impl<'v> Transfer<'v> {
                     continue;
                 }
             };
-            self.go_on(self.export_to(&child, &below, &dir, name))?;
+            let done = self.export_to(&child, &below, &dir, name);
+            // A file system of its own is mounted there.
+            self.go_on(done, |error| error.is_of_host() && dir.leads_elsewhere(name))?;
         }
         match self.rules.preserve {
             true => self.export_attributes(node, &host, dir.file()),

@@ -325,6 +325,12 @@ impl HostDir {
         }
     }
 
+    /// Whether what has this name, or what a link of this name leads to, is on another file system.
+    pub fn leads_elsewhere(&self, name: &[u8]) -> bool {
+        let (there, here) = (self.stat(name, true), HostStat::of_file(&self.file));
+        matches!((there, here), (Ok(Some(there)), Ok(here)) if there.key.0 != here.key.0)
+    }
+
     /// Gives what is called `name` the name `new`, whatever had that.
     pub fn rename(&self, name: &[u8], new: &[u8]) -> io::Result<()> {
         let (name, new, dir) = (one(name)?, one(new)?, self.file.as_raw_fd());

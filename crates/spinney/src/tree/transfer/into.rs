@@ -10,6 +10,7 @@ use super::super::fill::{self, FileAt};
 use super::super::host::{HostName, dir_seen, open_seen};
 use super::super::node::Node;
 use super::super::path::join;
+use super::super::refused::is_elsewhere;
 use super::super::{target, walk};
 use super::{Transfer, TransferEvent};
 use crate::error::{Error, Result};
@@ -246,7 +247,10 @@ impl Transfer<'_> {
                 self.tell(&TransferEvent::LeftOut { path: &from.path() });
                 continue;
             }
-            self.go_on(self.import_from(&from, to, &name, &below, stay))?;
+            let done = self.import_from(&from, to, &name, &below, stay);
+            self.go_on(done, |error| {
+                error.is_of_subvolume() && is_elsewhere(self.volume, to, &below)
+            })?;
         }
         match self.rules.preserve {
             true => self.import_attributes(dir.path(), dir.file(), to),

@@ -37,9 +37,18 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// As a shell tells of who was ended by SIGPIPE: not all of it was taken.
+    pub const CUT: Exit = Exit::Code(141);
+}
+
 impl From<&Error> for Exit {
     fn from(error: &Error) -> Exit {
-        if error.usage { Exit::Usage } else { Exit::Failed }
+        match error {
+            Error { cut: true, .. } => Exit::CUT,
+            Error { usage: true, .. } => Exit::Usage,
+            _ => Exit::Failed,
+        }
     }
 }
 
@@ -50,6 +59,8 @@ pub struct Error {
     what: String,
     remedy: Option<String>,
     usage: bool,
+    /// Nobody reads what it writes any more: no more is to be done, and nothing to be told.
+    cut: bool,
     /// What the program was called, if that was not `spinney`.
     called: Option<String>,
 }
@@ -61,7 +72,17 @@ impl Error {
     }
 
     pub fn new(what: impl Display) -> Error {
-        Error { file: None, what: what.to_string(), remedy: None, usage: false, called: None }
+        let (file, remedy, called, what) = (None, None, None, what.to_string());
+        Error { file, what, remedy, usage: false, cut: false, called }
+    }
+
+    /// Standard output has no reader any more.
+    pub fn cut() -> Error {
+        Error { cut: true, ..Error::about("standard output", "nobody reads it any more") }
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.cut
     }
 
     /// Something about a file of this machine, or a path in an image.
@@ -96,9 +117,11 @@ impl Error {
         format!("{file}{}", self.what)
     }
 
-    /// On standard error.
+    /// On standard error, if there is something to be told.
     pub fn print(&self) {
-        say_error(&self.to_string());
+        if !self.cut {
+            say_error(&self.to_string());
+        }
     }
 }
 

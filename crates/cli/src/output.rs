@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 
 /// Buffered standard output. A closed pipe ends the output silently, not the command: a
-/// command that changes an image must finish all the same.
+/// command that changes an image must finish all the same. Content that is as long as somebody likes ends
+/// with it (`content`).
 pub struct Out {
     writer: Option<BufWriter<StdoutLock<'static>>>,
 }
@@ -28,6 +29,22 @@ impl Out {
     pub fn line(&mut self, text: impl AsRef<[u8]>) -> Result<()> {
         self.bytes(text.as_ref())?;
         self.bytes(b"\n")
+    }
+
+    /// As `bytes`, of a stream: a closed pipe ends it with [`Error::cut`], since there may be no end of it otherwise.
+    pub fn content(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes(bytes)?;
+        self.taken()
+    }
+
+    /// The end of such a stream, which is cut where the reader went before.
+    pub fn finish_content(&mut self) -> Result<()> {
+        self.finish()?;
+        self.taken()
+    }
+
+    fn taken(&self) -> Result<()> {
+        if self.closed() { Err(Error::cut()) } else { Ok(()) }
     }
 
     /// Nobody reads any more.

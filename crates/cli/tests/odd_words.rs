@@ -153,14 +153,44 @@ fn modes_and_users_that_are_none_and_readers_that_leave() {
         assert_eq!(failing(&words).0, 2, "{words:?}: there is no file");
     }
     fine(&["truncate", "-s", "10M", &file]);
-    let ended = |reader: &str| {
-        let line = format!("{PROGRAM} cat {file} | {reader} >/dev/null; echo ${{PIPESTATUS[0]}}");
-        let output = Command::new("bash").args(["-c", &line]).output().unwrap();
-        assert_eq!(text(&output.stderr), "");
-        text(&output.stdout).trim().to_owned()
-    };
-    assert_eq!(ended("head -c 1"), "141");
-    assert_eq!(ended("cat"), "0");
+    let (cat, cp) = (format!("cat {file}"), format!("cp {file} -"));
+    assert_eq!((ended(&cat, "head -c 1"), ended(&cp, "head -c 1")), ("141".into(), "141".into()));
+    assert_eq!((ended(&cat, "cat"), ended(&cp, "cat")), ("0".into(), "0".into()));
+}
+
+/// How the program ended whose output went to `reader`.
+fn ended(words: &str, reader: &str) -> String {
+    let line = format!("{{ timeout 60 {PROGRAM} {words}; echo $? >&3; }} | {reader} >/dev/null");
+    let output = Command::new("bash").args(["-c", &format!("{{ {line}; }} 3>&1")]).output();
+    let output = output.unwrap();
+    assert_eq!(text(&output.stderr), "", "{words}");
+    text(&output.stdout).trim().to_owned()
+}
+
+/// Streams that have no end, or one that nobody would live to see, end with their reader.
+#[test]
+fn streams_without_end_end_with_their_reader() {
+    require!(btrfs_progs);
+    let image = Image::new("endless");
+    let file = image.at("/f");
+    fine(&["touch", &file]);
+    fine(&["truncate", "-s", "8070450532247928832", &file]);
+    // Of which the dump tells a line for each.
+    let stream = image.dir.join("stream").display().to_string();
+    for words in ["subvolume create @:/s", "touch @:/s/f", "property set @:/s ro true"] {
+        let words = words.replace('@', &image.word());
+        fine(&words.split(' ').collect::<Vec<_>>());
+    }
+    fine(&["send", "-q", "-e", "-f", &stream, &image.at("/s")]);
+    for words in [
+        format!("cat {file}"),
+        format!("cp {file} -"),
+        "cat - < <(yes)".into(),
+        format!("cat {file} - < <(yes)"),
+        format!("receive --dump < <(while cat {stream}; do :; done 2> /dev/null)"),
+    ] {
+        assert_eq!(ended(&words, "head -c 1"), "141", "{words}");
+    }
 }
 
 /// Whoever names a device of several hears which one it is, and who takes what is left of them.

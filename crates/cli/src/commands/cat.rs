@@ -51,27 +51,20 @@ fn run(mut args: Args) -> Result<Exit> {
             scope.add(path, false);
         }
     }
-    let mut cut = false;
-    let ended = scope.run(|volumes, failures| {
+    scope.run(|volumes, failures| {
         let mut out = Out::new();
         for operand in &operands {
             failures.keep(match operand {
                 Source::Image(path) => cat(volumes, path, &mut out),
                 Source::Input => pass(&mut out),
             });
+            if out.closed() {
+                break;
+            }
         }
-        let finished = out.finish();
-        cut = out.closed();
-        finished
-    });
-    match ended {
-        Ok(_) if cut => Ok(Exit::Code(CUT)),
-        ended => ended,
-    }
+        out.finish_content()
+    })
 }
-
-/// As a shell tells of who was ended by SIGPIPE: not all of it was taken.
-const CUT: u8 = 141;
 
 enum Source {
     Image(ImagePath),
@@ -94,7 +87,7 @@ fn pass(out: &mut Out) -> Result<()> {
     loop {
         match std::io::stdin().read(&mut buffer).map_err(failed)? {
             0 => return Ok(()),
-            got => out.bytes(&buffer[..got])?,
+            got => out.content(&buffer[..got])?,
         }
     }
 }
@@ -107,5 +100,5 @@ fn cat(volumes: &Volumes, operand: &ImagePath, out: &mut Out) -> Result<()> {
         FileKind::Dir => return Err(FsError::from(Errno::EISDIR)).at(volume, path),
         _ => return Err(Error::about(operand.show(), "has no content: a device, fifo or socket")),
     }
-    FileAt::of(volume, &node, path).bytes(&mut |bytes| out.bytes(bytes))
+    FileAt::of(volume, &node, path).bytes(&mut |bytes| out.content(bytes))
 }

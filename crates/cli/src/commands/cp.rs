@@ -371,8 +371,8 @@ impl Plan {
                 .remedy("`spinney tar` writes trees to standard output"));
         }
         let mut out = Out::new();
-        FileAt::of(volume, &node, path).bytes_around(&mut |bytes| out.bytes(bytes))?;
-        out.finish()
+        FileAt::of(volume, &node, path).bytes_around(&mut |bytes| out.content(bytes))?;
+        out.finish_content()
     }
 
     fn export<'v>(

@@ -58,18 +58,23 @@ impl Scope {
             failures.tell(&error);
         }
         volumes.close(&failures);
-        Ok(Exit::failed_if(failures.any()))
+        Ok(if failures.cut.get() { Exit::CUT } else { Exit::failed_if(failures.any()) })
     }
 }
 
 /// Errors that were told while the command went on.
 #[derive(Default)]
-pub struct Failures(Cell<bool>);
+pub struct Failures {
+    any: Cell<bool>,
+    /// Nobody took the rest.
+    cut: Cell<bool>,
+}
 
 impl Failures {
     pub fn tell(&self, error: &Error) {
         error.print();
-        self.0.set(true);
+        self.any.set(true);
+        self.cut.set(self.cut.get() || error.is_cut());
     }
 
     /// Keeps the value, or tells the error.
@@ -78,7 +83,7 @@ impl Failures {
     }
 
     pub fn any(&self) -> bool {
-        self.0.get()
+        self.any.get()
     }
 }
 

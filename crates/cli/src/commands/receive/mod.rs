@@ -268,6 +268,9 @@ fn dump(name: &str, input: impl Read) -> Result<Exit> {
                 if let Some(line) = dump.line(&command) {
                     out.line(line)?;
                 }
+                if out.closed() {
+                    break;
+                }
             }
             Ok(None) => break,
             Err(error) => {
@@ -276,7 +279,7 @@ fn dump(name: &str, input: impl Read) -> Result<Exit> {
             }
         }
     }
-    out.finish()?;
+    out.finish_content()?;
     Ok(Exit::Done)
 }
 

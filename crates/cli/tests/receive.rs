@@ -389,6 +389,30 @@ fn a_confined_process_has_another_root_directory() {
     mount.umount();
 }
 
+/// Whoever makes the name before in a directory of all keeps nothing from being received.
+#[test]
+fn a_confined_process_needs_no_name_that_can_be_guessed() {
+    require!(root);
+    require!(btrfs_progs);
+    let image = Image::new("receive-name");
+    for words in ["subvolume create @:/s", "property set @:/s ro true", "mkdir @:/into"] {
+        let words = words.replace('@', &image.word());
+        fine(&words.split(' ').collect::<Vec<_>>());
+    }
+    let (dir, stream) = (image.dir.path().display(), image.dir.join("stream"));
+    fine(&["send", "-q", "-f", &stream.display().to_string(), &image.at("/s")]);
+    let done = sh(&format!(
+        "export TMPDIR={dir}; sh -c 'mkdir $TMPDIR/spinney-receive-$$; exec {} receive -q -C -f {} {}'",
+        common::PROGRAM,
+        stream.display(),
+        image.at("/into")
+    ));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(fine(&["ls", &image.at("/into")]), "s\n");
+    let left = sh(&format!("ls -d {dir}/spinney-receive-*"));
+    assert_eq!(text(&left.stdout).lines().count(), 1, "its own is gone");
+}
+
 /// What a stream builds on, and clones from, lies above DIRECTORY; attributes and modes are set.
 #[test]
 fn what_a_stream_builds_on_is_found_from_within() {

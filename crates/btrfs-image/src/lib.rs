@@ -13,5 +13,5 @@ pub use copy::{
     CopyError, CopyOptions, CopyReport, Event, ExportLinks, HostDir, HostPlace, HostStat,
     ImportLinks, Lost, Piece, export_attributes, export_contents, export_tree, export_tree_at,
     import_attributes, import_contents, import_tree, import_tree_at, is_of_all, is_of_subvolume,
-    read_around, unverified,
+    read_around, settled, unverified,
 };

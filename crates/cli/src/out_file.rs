@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use blockdev::Made;
+use btrfs_image::settled;
 use spinney::Claim;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -65,8 +66,22 @@ impl Write for OutFile {
         self.file.write(bytes)
     }
 
+    /// What only a close would tell, too.
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        settled(&self.file)
+    }
+}
+
+/// Standard output, or what else has no name. As with an [`OutFile`] a flush tells what only a close would.
+pub struct Settling(pub File);
+
+impl Write for Settling {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        settled(&self.0)
     }
 }
 

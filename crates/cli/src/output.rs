@@ -4,6 +4,7 @@
 //! are not UTF-8 the member `KEY` has replacement characters and `KEY_hex` the truth.
 
 use crate::error::{Error, Result, io_text};
+use btrfs_image::settled;
 use serde_json::{Map, Number, Value};
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
@@ -54,7 +55,8 @@ impl Out {
 
     pub fn finish(&mut self) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        let written = writer.flush();
+        // Of a file the system may tell at a close alone that it has no room for it.
+        let written = writer.flush().and_then(|()| settled(io::stdout()));
         self.judge(written)
     }
 

@@ -347,6 +347,8 @@ impl<'a> Export<'a> {
             self.range(path, file, attr.ino, start, end)?;
             at = end.max(at + 1);
         }
+        // Before the times: what is written back by then changes none.
+        host::settled(file).at(path, "close")?;
         self.attributes(Target::Open(file), path, attr)
     }
 

@@ -22,7 +22,7 @@ pub(super) use system::Thing;
 use std::ffi::{CStr, CString};
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::Path;
@@ -48,6 +48,14 @@ fn link_by_path(path: &CStr, key: (u64, u64), dir: &File, name: &CStr) -> io::Re
     // SAFETY: the descriptor is open, and the name NUL-terminated.
     done(unsafe { libc::unlinkat(to, name.as_ptr(), 0) })?;
     Ok(false)
+}
+
+/// Hears what only who closes a file is told: a network's or a user's file system may find out then alone that it
+/// has no room for what was written. The file stays open.
+pub fn settled(file: impl AsFd) -> io::Result<()> {
+    let copy = file.as_fd().try_clone_to_owned()?.into_raw_fd();
+    // SAFETY: the descriptor is ours, and nobody else's.
+    done(unsafe { libc::close(copy) })
 }
 
 pub(super) fn privileged() -> bool {

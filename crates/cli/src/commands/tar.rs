@@ -9,7 +9,7 @@ use crate::inside::path::split;
 use crate::inside::volumes::At;
 use crate::inside::{self, Failures, Scope, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::out_file::OutFile;
+use crate::out_file::{OutFile, Settling};
 use crate::rescue_options::RescueOptions;
 use btrfs_fs::Subvol;
 use std::ffi::OsString;
@@ -120,7 +120,7 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
         }
         let out: Box<dyn Write> = match &words.file {
             Some(file) => Box::new(emptied(Path::new(file))?),
-            None => Box::new(own(std::io::stdout().as_fd(), "standard output")?),
+            None => Box::new(Settling(own(std::io::stdout().as_fd(), "standard output")?)),
         };
         let mut packer = Packer::new(BufWriter::with_capacity(1 << 20, out), failures);
         packer.exclude.clone_from(&words.exclude);

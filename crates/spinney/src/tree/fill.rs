@@ -7,7 +7,7 @@ use super::node::Node;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
 use btrfs_image::copy::BUFFER;
-use btrfs_image::{Piece, read_around, unverified};
+use btrfs_image::{Piece, read_around, settled, unverified};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -270,5 +270,5 @@ pub fn to_host(from: &FileAt<'_>, to: &File, path: &Path) -> Result<()> {
     if !emptied {
         to.set_len(0).map_err(failed)?;
     }
-    to.set_len(from.size()?).map_err(failed)
+    to.set_len(from.size()?).and_then(|()| settled(to)).map_err(failed)
 }

@@ -20,7 +20,7 @@ use crate::volume::Volume;
 use blockdev::Span;
 use btrfs_image::{
     CopyError, CopyOptions, Event, ExportLinks, HostDir, HostPlace, HostStat, ImportLinks, Lost,
-    export_attributes, export_contents, export_tree_at,
+    export_attributes, export_contents, export_tree_at, settled,
 };
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -288,7 +288,8 @@ impl<'v> Transfer<'v> {
     fn export_stream(&self, node: &Node, path: &[u8], at: &HostName<'_>) -> Result<()> {
         let (mut to, _claim) = at.open_claimed()?;
         let from = FileAt::of(self.volume, node, path);
-        from.bytes_around(&mut |bytes| to.write_all(bytes).map_err(|e| at.failed(e)))
+        from.bytes_around(&mut |bytes| to.write_all(bytes).map_err(|e| at.failed(e)))?;
+        settled(&to).map_err(|e| at.failed(e))
     }
 
     fn links(&self, node: &Node, old: &HostStat) -> bool {

@@ -9,6 +9,7 @@ use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::out_file::OutFile;
 use btrfs_fs::Subvol;
+use btrfs_image::settled;
 use btrfs_send::Protocol;
 use btrfs_sender::Options;
 use spinney::{SendOptions, Volume};
@@ -125,7 +126,7 @@ impl Write for To {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             To::File(file) => file.flush(),
-            To::Output(output) => output.flush(),
+            To::Output(output) => output.flush().and_then(|()| settled(&*output)),
         }
     }
 }

@@ -239,3 +239,60 @@ fn the_last_thread_does_not_wait() {
         assert_eq!(asked(&mount.point, program), expected, "{transport}");
     }
 }
+
+/// Work on huge sparse files: passing over a hole takes no time, hashing one takes long. More processes hash than there
+/// are threads; `stat` waits a while, and is killed where nobody serves it.
+const SPARSE: &str = r#"
+at('')
+def opened(name, size):
+    path = os.path.join(sys.argv[1], name)
+    with open(path, 'wb') as f:
+        f.write(b'x')
+        f.truncate(size)
+    return os.open(path, os.O_RDONLY)
+def others_are_served():
+    path = os.path.join(sys.argv[1], 'sparse-0')
+    subprocess.run(['timeout', '-s', 'KILL', '60', 'sh', '-c', 'stat -f "$0" && echo x > "$0.new"', path],
+                   check=True, stdout=subprocess.DEVNULL)
+COUNT = 4 + 2 * os.cpu_count()
+fd = opened('exabytes', 2**63 - 4096)
+for n in range(COUNT):
+    assert call(WRITE, 2, 4096)[0] == 'done'
+enable = struct.pack('<IIII', 1, 1, 4096, 0).ljust(128, b'\0')
+files = [opened('sparse-%d' % n, 2**40) for n in range(COUNT)]
+children = []
+for file in files:
+    child = os.fork()
+    if child == 0:
+        try:
+            fcntl.ioctl(file, 1 << 30 | 128 << 16 | ord('f') << 8 | 133, bytearray(enable))
+        except OSError as e:
+            os._exit(e.errno)
+        os._exit(0)
+    children.append(child)
+ended = {}
+while errno.EBUSY not in ended.values():
+    child, status = os.wait()
+    ended[child] = os.waitstatus_to_exitcode(status)
+others_are_served()
+for child in children:
+    if child not in ended:
+        os.kill(child, signal.SIGTERM)
+        ended[child] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+others_are_served()
+left = set(ended.values())
+assert left <= {errno.EBUSY, -signal.SIGTERM} and -signal.SIGTERM in left, left
+print('all')
+"#;
+
+#[test]
+fn work_on_huge_sparse_files_holds_nobody_up() {
+    require!(fuse);
+    for transport in TRANSPORTS.into_iter().filter(|transport| !lacks_fuse(transport)) {
+        let image = Image::new(&format!("ioctls-sparse-{transport}"));
+        let mount = Mount::new(&image, &format!("transport={transport},threads=2"));
+        assert_eq!(asked(&mount.point, SPARSE), "all\n", "{transport}");
+        drop(mount);
+        common::assert_clean(&image.path);
+    }
+}

@@ -39,6 +39,13 @@ pub trait Asker {
         }
         Ok(())
     }
+
+    /// Asked between the steps of what is done for who asks and may take hours; a step takes some milliseconds. EINTR: he
+    /// is called away. EBUSY, not before many steps: so many wait or work for so long that too few would be left
+    /// to serve others.
+    fn goes_on(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What came of a control operation.

@@ -39,7 +39,7 @@ fn run(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, wish: &Defragment) -> Result<C
     if !who.admin && fs.getattr(ino)?.uid != who.uid {
         return Err(Errno::EPERM.into());
     }
-    fs.defragment(ino, wish)?;
+    fs.defragment_while(ino, wish, &mut || asker.goes_on())?;
     Ok(Controlled::default())
 }
 

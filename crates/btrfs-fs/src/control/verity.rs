@@ -28,7 +28,8 @@ pub(super) fn control(
 
 fn enable(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Controlled> {
     let wish = read(input)?;
-    fs.enable_verity(Some(&super::caller(asker)?), ino, &wish)?;
+    let caller = super::caller(asker)?;
+    fs.enable_verity_while(Some(&caller), ino, &wish, &mut || asker.goes_on())?;
     Ok(Controlled::default())
 }
 

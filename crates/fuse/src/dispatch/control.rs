@@ -8,12 +8,18 @@
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 use super::failure::Answer;
+use super::pages::ForLong;
 use super::reply::Out;
 use super::request::Request;
 use super::waits::Listening;
 use super::{Dispatcher, caller};
 use crate::abi::record::{IoctlIn, IoctlOut};
+use std::cell::{Cell, RefCell};
 use vfs::{Asker, Errno, Ino, Result, Who};
+
+/// Work of more steps counts among what takes long.
+/// Chosen, not measured.
+const SHORT: u32 = 32;
 
 struct Asking<'a> {
     dispatcher: &'a Dispatcher,
@@ -22,6 +28,10 @@ struct Asking<'a> {
     request: &'a Request<'a>,
     ino: Ino,
     command: u32,
+    /// Steps of work so far.
+    steps: Cell<u32>,
+    /// Held from when there were many.
+    place: RefCell<Option<ForLong<'a>>>,
 }
 
 impl Asker for Asking<'_> {
@@ -37,6 +47,16 @@ impl Asker for Asking<'_> {
         let _place = waiters.enter_for_long(self.request.origin).ok_or(Errno::EBUSY)?;
         self.listening.wait(done)
     }
+
+    fn goes_on(&self) -> Result<()> {
+        self.steps.set(self.steps.get().saturating_add(1));
+        let mut place = self.place.borrow_mut();
+        if self.steps.get() > SHORT && place.is_none() {
+            let waiters = &self.dispatcher.waiters;
+            *place = Some(waiters.enter_for_long(self.request.origin).ok_or(Errno::EBUSY)?);
+        }
+        self.listening.goes_on()
+    }
 }
 
 impl Dispatcher {
@@ -50,7 +70,9 @@ impl Dispatcher {
     ) -> Answer<()> {
         let control = self.control.as_ref().ok_or(Errno::ENOTTY)?;
         let listening = self.waits.listen(request.header.unique);
-        let asker = Asking { dispatcher: self, listening, request, ino, command: arg.cmd };
+        let (steps, place) = Default::default();
+        let command = arg.cmd;
+        let asker = Asking { dispatcher: self, listening, request, ino, command, steps, place };
         let done = control.control(&asker, ino, arg.cmd, input)?;
         let tickets = done.names.iter().map(|(dir, name)| self.notifier.drop_name(*dir, name));
         if let Some(last) = tickets.max() {

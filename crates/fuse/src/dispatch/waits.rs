@@ -1,4 +1,4 @@
-//! Requests that wait for something that may take hours, and what ends the waiting: a signal that the
+//! Requests that wait for something that may take hours, or do it, and what ends that: a signal that the
 //! caller got (INTERRUPT), or the end of the mount. What they wait for goes on.
 //!
 //! Invariant: of a request that listens, from before it begins what it may come to wait for, each INTERRUPT is
@@ -74,13 +74,17 @@ impl Listening<'_> {
     pub(super) fn wait(&self, done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         let mut pause = Duration::from_millis(1);
         while !done()? {
-            if self.got_signal() || self.waits.ended.load(Ordering::Acquire) {
-                return Err(Errno::EINTR.into());
-            }
+            self.goes_on()?;
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST);
         }
         Ok(())
+    }
+
+    /// EINTR: there was a signal, or the mount has ended.
+    pub(super) fn goes_on(&self) -> Result<()> {
+        let ends = self.got_signal() || self.waits.ended.load(Ordering::Acquire);
+        if ends { Err(Errno::EINTR.into()) } else { Ok(()) }
     }
 
     fn got_signal(&self) -> bool {

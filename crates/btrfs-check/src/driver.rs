@@ -7,6 +7,7 @@ use crate::extents::ExtentTree;
 use crate::free_space::FreeSpace;
 use crate::inodes::{Inodes, Shared};
 use crate::qgroups::Quotas;
+use crate::reach::Reached;
 use crate::refs::TreeStart;
 use crate::refs::{RefRecord, Usage};
 use crate::roots::Roots;
@@ -194,7 +195,7 @@ impl Run<'_> {
         let trusted = full.is_some_and(|quotas| quotas.trusted(&self.cx));
         let judge = trusted && dead.is_empty() && relocations.is_empty();
         let wanted = judge || self.cx.asks_who_reaches(full.is_some());
-        self.usage.reached = wanted.then(Vec::new);
+        self.usage.reached = wanted.then(Reached::default);
         for start in &alive {
             self.files(start, &mut shared);
         }
@@ -222,9 +223,11 @@ impl Run<'_> {
 
     /// What the subvolumes reach is known.
     fn reached(&mut self, judge: bool) {
-        let Some(mut reached) = self.usage.reached.take() else { return };
-        reached.sort_unstable();
-        reached.dedup();
+        let Some(reached) = self.usage.reached.take() else { return };
+        if reached.too_many() {
+            self.cx.add(Finding::new(FindingKind::SharingUncounted));
+            return;
+        }
         self.cx.report.sharing = self.cx.sharing(&reached);
         let Some(quotas) = self.quotas.as_ref().filter(|q| q.simple.is_none()) else { return };
         let counted = quotas.count(&reached);

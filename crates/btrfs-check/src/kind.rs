@@ -393,6 +393,8 @@ kinds! {
         => "there is a limit for quota group {group}, which does not exist";
     "qgroup-limit-missing" Note LIMIT_ANEW QgroupLimitMissing { group: Group }
         => "quota group {group} has no item for its limit";
+    "sharing-uncounted" Warning RESCAN_QUOTA SharingUncounted
+        => "subvolumes share in more ways than are counted: what quota groups hold is not looked at";
     "extent-owner-missing" Warning BEGIN_QUOTA_ANEW ExtentOwnerMissing
         => "content of after simple quotas began does not say who wrote it first";
     "simple-quota-flag" Warning BEGIN_QUOTA_ANEW SimpleQuotaFlag

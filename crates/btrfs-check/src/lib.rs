@@ -8,7 +8,7 @@
 //! Invariants: nothing is ever written; damage is a [`Finding`] and never an error or
 //! a panic (errors are left for a device that cannot be read at all); a sound volume
 //! has no findings; memory grows with the number of extents and links and is bounded
-//! by what the volume really holds.
+//! by what the volume really holds, however many subvolumes share it.
 //!
 //! What it does not know: how to repair, and volumes of several devices.
 #![cfg_attr(not(test), deny(unreachable_pub))]
@@ -31,6 +31,7 @@ mod log;
 mod options;
 mod qgroup_items;
 mod qgroups;
+mod reach;
 mod refs;
 mod roots;
 mod source;

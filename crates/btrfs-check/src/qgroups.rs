@@ -8,7 +8,8 @@
 
 use crate::extents::ExtentTree;
 use crate::qgroup_items::QgroupItems;
-use crate::refs::{Reached, Usage};
+use crate::reach::Reached;
+use crate::refs::Usage;
 use crate::source::Context;
 use crate::walk::Leaf;
 use crate::{Finding, FindingKind, QuotaBytes as Counts, QuotaCount, QuotaReport};
@@ -88,23 +89,25 @@ impl Quotas {
         }
     }
 
-    /// By what each tree reaches, sorted.
-    pub(crate) fn count(&self, reached: &[Reached]) -> BTreeMap<u64, Counts> {
+    /// By who reaches what.
+    pub(crate) fn count(&self, reached: &Reached) -> BTreeMap<u64, Counts> {
         let mut counted: BTreeMap<u64, Counts> = BTreeMap::new();
         let mut groups_of: HashMap<u64, Vec<u64>> = HashMap::new();
         let mut users: HashMap<u64, usize> = HashMap::new();
-        for same in reached.chunk_by(|a, b| a.start == b.start) {
+        for (way, len) in reached.by_way() {
             users.clear();
-            for use_ in same {
-                let groups = groups_of.entry(use_.tree).or_insert_with(|| self.with(use_.tree));
+            let mut trees = 0;
+            for tree in reached.trees(way) {
+                trees += 1;
+                let groups = groups_of.entry(tree).or_insert_with(|| self.with(tree));
                 for group in groups.iter() {
                     *users.entry(*group).or_default() += 1;
                 }
             }
             for (group, count) in &users {
                 let counts = counted.entry(*group).or_default();
-                let alone = if *count == same.len() { same[0].len } else { 0 };
-                counts.referenced = counts.referenced.saturating_add(same[0].len);
+                let alone = if *count == trees { len } else { 0 };
+                counts.referenced = counts.referenced.saturating_add(len);
                 counts.exclusive = counts.exclusive.saturating_add(alone);
             }
         }

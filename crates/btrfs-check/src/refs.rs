@@ -8,6 +8,7 @@
 //! therefore read first (`Usage::full`).
 
 use crate::kind::Owner;
+use crate::reach::Reached;
 use btrfs_disk::items::{FileExtent, FileExtentKind};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::{HEADER_SIZE, KEY_PTR_SIZE};
@@ -37,14 +38,6 @@ impl TreeStart {
             first_key: None,
         }
     }
-}
-
-/// An extent that a tree reaches; the tree by its place in a list.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Reached {
-    pub start: u64,
-    pub len: u64,
-    pub tree: u64,
 }
 
 /// So and so many references of one owner on one extent.
@@ -80,7 +73,7 @@ pub(crate) struct Usage {
     pub allocated_bytes: u64,
     pub waste_bytes: u64,
     /// What each tree reaches, for quotas; only while it is asked for.
-    pub reached: Option<Vec<Reached>>,
+    pub reached: Option<Reached>,
 }
 
 /// Sorts by extent and owner and adds up what belongs together.
@@ -126,8 +119,7 @@ impl Usage {
     /// A block on the way through a tree, whether seen before or not.
     pub(crate) fn pass(&mut self, tree: TreeId, node: &Node) {
         let Some(reached) = &mut self.reached else { return };
-        let (start, len) = (node.logical().0, node.bytes().len() as u64);
-        reached.push(Reached { start, len, tree: tree.0 });
+        reached.add(tree.0, node.logical().0, node.bytes().len() as u64);
         if !node.is_leaf() {
             return;
         }
@@ -135,8 +127,7 @@ impl Usage {
             if let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(data)
                 && fields.disk_bytenr.0 != 0
             {
-                let (start, len) = (fields.disk_bytenr.0, fields.disk_num_bytes);
-                reached.push(Reached { start, len, tree: tree.0 });
+                reached.add(tree.0, fields.disk_bytenr.0, fields.disk_num_bytes);
             }
         }
     }

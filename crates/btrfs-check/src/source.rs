@@ -3,7 +3,7 @@
 //! A node is read from every copy the first time, so that a bad spare copy is found
 //! while the good one still serves.
 
-use crate::refs::Reached;
+use crate::reach::Reached;
 use crate::{CheckOptions, Finding, FindingKind, Phase, Progress, Report, Sharing};
 use btrfs_disk::check::{self, Limits};
 use btrfs_disk::{Error, Expect, Generation, Geometry, Node, TreeId};
@@ -55,17 +55,17 @@ impl<'a> Context<'a> {
         self.options.quota_report && with_quotas || self.options.sharing_of.is_some()
     }
 
-    /// The extents that the tree reaches which the caller asked for, of all that are `reached`, sorted.
-    pub(crate) fn sharing(&self, reached: &[Reached]) -> Vec<Sharing> {
+    /// The extents that the tree reaches which the caller asked for, by address.
+    pub(crate) fn sharing(&self, reached: &Reached) -> Vec<Sharing> {
         let Some(tree) = self.options.sharing_of else { return Vec::new() };
-        let by_extent = reached.chunk_by(|a, b| a.start == b.start);
-        let wanted = by_extent.filter(|same| same.iter().any(|use_| use_.tree == tree.0));
-        let sharing = wanted.map(|same| Sharing {
-            start: same[0].start,
-            len: same[0].len,
-            roots: same.iter().map(|use_| use_.tree).collect(),
+        let all = reached.extents().filter_map(|(start, len, way)| {
+            let mut roots: Vec<u64> = reached.trees(way).collect();
+            roots.reverse();
+            roots.contains(&tree.0).then_some(Sharing { start, len, roots })
         });
-        sharing.collect()
+        let mut all: Vec<Sharing> = all.collect();
+        all.sort_unstable_by_key(|extent| extent.start);
+        all
     }
 
     pub(crate) fn begin(&mut self, phase: Phase, total: Option<u64>) {

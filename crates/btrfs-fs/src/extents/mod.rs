@@ -6,6 +6,7 @@ mod change;
 mod compressed;
 mod map;
 mod read;
+mod round;
 mod stored;
 pub(crate) mod sums;
 
@@ -16,5 +17,6 @@ pub(crate) use map::{
     AT_A_TIME, Mapped, MappedKind, map_first, map_near, map_parts, map_range, next_extent,
 };
 pub(crate) use read::{Trust, read, read_extents, read_sectors};
+pub(crate) use round::{sectors_of, sectors_within};
 pub use stored::Stored;
 pub(crate) use stored::stored;

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{
     AT_A_TIME, Mapped, drop_range, insert_regular, map_first, map_parts, map_range, put_hole,
+    sectors_of, sectors_within,
 };
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
@@ -21,6 +22,7 @@ use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_fla
 use btrfs_space::{DataReservation, Extent};
 use btrfs_txn::Defect;
 use inode_index::Ref;
+use std::ops::Range;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
 /// Longest preallocated extent, in bytes, as the kernel's btrfs.
@@ -120,7 +122,7 @@ fn gaps(
     end: u64,
 ) -> Result<u64> {
     let sector = engine.core.sector();
-    let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
+    let Range { start, end: stop } = sectors_of(sector, offset, end);
     if matches!(mode, FallocateMode::ZeroRange { .. }) {
         engine.writeback.flush_compressed(inode)?;
         return Ok(stop - start);
@@ -237,7 +239,7 @@ fn punch(
     if start >= end {
         return Ok(Done::All);
     }
-    let (first, last) = (start.next_multiple_of(sector), end / sector * sector);
+    let Range { start: first, end: last } = sectors_within(sector, start, end);
     if first > last {
         return zero_part(engine, inode, state, start, end, budget).map(|()| Done::All);
     }
@@ -376,7 +378,7 @@ fn allocate_range(
     if grows {
         hole_to(engine, inode, state, offset)?;
     }
-    let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
+    let Range { start, end: stop } = sectors_of(sector, offset, end);
     let mut at = start;
     while at < stop {
         let (stored, next) = stored_from(engine, inode.id, at, stop)?;

@@ -6,8 +6,9 @@ mod common;
 use btrfs_fs::BtrfsFs;
 use common::{CX, Image, close_and_judge, errno, new_file};
 use testkit::ops::Rng;
-use vfs::{FallocateMode, FileSystem, Ino, WriteFlags};
+use vfs::{FallocateMode, FileSystem, Ino, SetAttr, SetTime, Timestamp, WriteFlags};
 
+const IMMUTABLE: u32 = 0x10;
 const APPEND: u32 = 0x20;
 const NODUMP: u32 = 0x40;
 const CACHED: WriteFlags =
@@ -111,5 +112,26 @@ fn what_is_allocated_may_be_filled() {
     assert_eq!(cached(&fs, ino, 0, &[1; MOST]), 0);
     assert_eq!(cached(&fs, ino, 0, &[3; 4096]), libc::EPERM);
     assert!(content(&fs, ino) == [1; MOST]);
+    close_and_judge(&image, fs);
+}
+
+/// Of a file that was closed to changes the kernel's cache tells the times of what it sent, once; a user sets none,
+/// neither before nor behind that.
+#[test]
+fn times_of_content_are_not_a_users() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ino = new_file(&fs, "file", b"");
+    assert_eq!(cached(&fs, ino, 0, b"content"), 0);
+    fs.set_flags(&CX, ino, IMMUTABLE).expect("chattr +i");
+    let time = Timestamp { secs: 1_000_000, nanos: 7 };
+    let (mtime, ctime) = (Some(SetTime::At(time)), Some(time));
+    let of_user = SetAttr { mtime, ctime, ..SetAttr::default() };
+    let of_content = SetAttr { of_content: true, ..of_user };
+    let set = |set: &SetAttr| errno(fs.setattr(&CX, ino, set));
+    assert_eq!(set(&of_user), libc::EPERM);
+    assert_eq!(set(&of_content), 0);
+    assert_eq!(fs.getattr(ino).expect("stat").mtime, time);
+    assert_eq!((set(&of_content), set(&of_user)), (libc::EPERM, libc::EPERM));
     close_and_judge(&image, fs);
 }

@@ -7,6 +7,7 @@ use common::mount::{Mount, TRANSPORTS, lacks_fuse};
 use common::{Image, assert_clean};
 use std::path::Path;
 use std::process::Command;
+use std::time::SystemTime;
 
 /// In the directory of the mount, `$REFERENCE` beside it.
 const WRITTEN: &str = r#"
@@ -41,6 +42,27 @@ memory.close()
 os.close(fd)
 "#;
 
+/// Content is sent and its times are not yet: those of the kernel come into the file that is closed to changes then, and no
+/// user's.
+const TOUCHED: &str = r#"
+import ctypes, fcntl, os, struct, sys
+fd = os.open("touched", os.O_RDWR | os.O_CREAT)
+os.write(fd, b"w" * 5000)
+libc = ctypes.CDLL(None)
+libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_uint]
+assert libc.sync_file_range(fd, 0, 0, 7) == 0
+fcntl.ioctl(fd, 0x40086602, struct.pack("l", 0x10))
+written = os.stat(fd).st_mtime_ns
+# As `touch -m`, which opens the file first, which the kernel's btrfs refuses.
+class Timespec(ctypes.Structure):
+    _fields_ = [("secs", ctypes.c_long), ("nanos", ctypes.c_long)]
+NOW, OMIT = (1 << 30) - 1, (1 << 30) - 2
+times = (Timespec * 2)(Timespec(0, OMIT), Timespec(0, NOW))
+assert libc.futimens(fd, times) == -1, "a user's times were taken"
+os.close(fd)
+assert os.stat("touched").st_mtime_ns == written
+"#;
+
 fn run(program: &str, args: &[&str], at: &Path, reference: &Path) {
     let output =
         Command::new(program).args(args).current_dir(at).env("REFERENCE", reference).output();
@@ -63,6 +85,10 @@ fn assert_there(mount: &Mount, reference: &Path) {
     assert!(read("+i") == stored() && read("+a") == stored());
 }
 
+fn modified(mount: &Mount) -> SystemTime {
+    mount.join("touched").metadata().and_then(|meta| meta.modified()).expect("stat")
+}
+
 fn on_a_mount(transport: &str, options: &str) {
     let image = Image::new(&format!("appended-{transport}{}", options.replace(',', "-")));
     let options = format!("transport={transport}{options}");
@@ -72,10 +98,13 @@ fn on_a_mount(transport: &str, options: &str) {
         let path = format!("./{flag}");
         run("python3", &["-c", STORED, &path, flag], &mount.point, image.dir.path());
     }
+    run("python3", &["-c", TOUCHED], &mount.point, image.dir.path());
     assert_there(&mount, image.dir.path());
+    let written = modified(&mount);
     mount.umount();
     let mount = Mount::new(&image, &options);
     assert_there(&mount, image.dir.path());
+    assert_eq!(modified(&mount), written, "{options}");
     mount.umount();
     assert_clean(&image.path);
 }

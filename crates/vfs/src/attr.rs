@@ -180,6 +180,8 @@ pub struct SetAttr {
     /// With `kill_priv`: set-group-ID goes without group execution too, as it must where
     /// the caller is not in the inode's group.
     pub kill_sgid: bool,
+    /// The times are those of content that a cache has sent: nobody asks for this change by itself.
+    pub of_content: bool,
 }
 
 /// What `statfs` tells; blocks are of `block_size` bytes.

@@ -53,12 +53,9 @@ pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> 
     getattr(engine, ino)
 }
 
-/// A kernel that caches writes tells the times when it has sent the content. What a user sets looks the same, so
-/// it is taken once for what was sent.
+/// A kernel that caches writes tells the times when it has sent the content, once.
 fn are_times_of_content(state: &State, set: &SetAttr) -> bool {
-    let both = set.ctime.is_some() && matches!(set.mtime, Some(SetTime::At(_)));
-    let alone = *set == SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
-    state.times_due && both && alone
+    state.times_due && set.of_content
 }
 
 /// Immutable inodes change not at all, append-only ones at most their times to now. What was written before

@@ -105,7 +105,14 @@ fn requested(arg: &SetattrIn) -> SetAttr {
         btime: None,
         kill_priv: false,
         kill_sgid: false,
+        of_content: is_of_content(arg.valid),
     }
+}
+
+/// Times that come with a handle are the kernel's own, told for what it wrote out of its cache: of a user's it
+/// knows a path alone.
+fn is_of_content(valid: u32) -> bool {
+    valid == fattr::FH | fattr::MTIME | fattr::CTIME
 }
 
 #[cfg(test)]
@@ -127,5 +134,15 @@ mod tests {
         assert_eq!(set.perm, None);
         assert_eq!(set.atime, Some(SetTime::Now));
         assert_eq!(set.mtime, Some(SetTime::At(Timestamp { secs: -5, nanos: 9 })));
+    }
+
+    #[test]
+    fn times_with_a_handle_are_those_of_content() {
+        let of_content = |valid| requested(&SetattrIn { valid, ..Default::default() }).of_content;
+        let times = fattr::MTIME | fattr::CTIME;
+        assert!(of_content(times | fattr::FH));
+        for other in [0, fattr::FH | fattr::SIZE, fattr::FH | fattr::MTIME_NOW] {
+            assert!(!of_content(times | other), "{other:#x}");
+        }
     }
 }

@@ -85,8 +85,11 @@ fn what_is_kept_of_metadata_is_what_was_asked_or_half() {
             low
         };
         let kept = |commit: u64, removal: u64, wish: u64| {
-            space.keep(Kept { commit, removal, wish });
+            space.keep(Kept { commit, removal, wish, in_place: total });
             let of_commits = most(Priority::Commit) - most(Priority::Delete);
+            let in_place = most(Priority::InPlace) - most(Priority::Normal);
+            let beyond = space.totals().global_reserve - (commit + removal).min(total / 2);
+            assert_eq!(in_place, beyond, "what is beyond both");
             (space.totals().global_reserve, of_commits)
         };
         let unit = total / 64;
@@ -96,6 +99,31 @@ fn what_is_kept_of_metadata_is_what_was_asked_or_half() {
         assert_eq!(kept(total, 0, 0), (total / 2, total / 2), "commits that need all");
         assert_eq!(kept(total, total, 0), (total / 2, total / 4), "and removals, too");
         assert_eq!(kept(unit, total, 0), (total / 2, unit), "little, beside removals");
+    });
+}
+
+/// Of block groups that data is in, too, it leaves as much as that needs.
+#[test]
+fn a_mixed_volume_keeps_room_for_writes_in_place() {
+    with_kernel(|| {
+        let image = Image::new("256M", &["--mixed"]);
+        let opened = image.open();
+        let space = opened.space();
+        while space.new_chunk(Kind::Data).is_ok() {}
+        let unit = space.totals().metadata.total / 64;
+        space.keep(Kept { commit: unit, removal: unit, in_place: 2 * unit, wish: 0 });
+        let free = space.totals().data_available();
+        let all = space.reserve_data(free).expect("what is not kept");
+        assert!(space.reserve_data(4096).is_err());
+        assert!(space.reserve_metadata(4096, Priority::Normal).is_err());
+        let kept =
+            [(Priority::InPlace, 2 * unit), (Priority::Delete, unit), (Priority::Commit, unit)];
+        let held = kept.map(|(priority, bytes)| {
+            let held = space.reserve_metadata(bytes, priority).expect("it is kept");
+            assert!(space.reserve_metadata(4096, priority).is_err(), "{priority:?}");
+            held
+        });
+        drop((all, held));
     });
 }
 

@@ -31,7 +31,7 @@ fn trimming_leaves_commits_what_is_kept_for_them() {
         let opened = image.open();
         let space = opened.space();
         while space.new_chunk(Kind::Data).is_ok() {}
-        space.keep(Kept { commit: 2 * MIB, removal: 0, wish: 0 });
+        space.keep(Kept { commit: 2 * MIB, removal: 0, in_place: 0, wish: 0 });
         let infos = space.group_infos();
         let group = infos.iter().find(|group| group.flags & METADATA != 0).expect("one");
         let range = group.logical.0..group.logical.0 + group.len;
@@ -65,7 +65,7 @@ fn data_leaves_metadata_holes_that_are_large_enough() {
         let opened = image.open();
         with_small_holes(&opened);
         let space = Space::unloaded(&opened.volume);
-        space.keep(Kept { commit: 0, removal: 0, wish: 0 });
+        space.keep(Kept { commit: 0, removal: 0, in_place: 0, wish: 0 });
         let mut reserved = space.reserve_metadata(60 * MIB, Priority::Normal).expect("room");
         let mut data = 0;
         while let Ok(chunk) = space.new_chunk(Kind::Data) {

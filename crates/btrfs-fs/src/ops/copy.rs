@@ -166,10 +166,8 @@ fn copy_bytes(
 
 fn copy_chunk(engine: &Engine, from: (Ino, u64), to: (Ino, u64), buf: &mut [u8]) -> Result<u64> {
     let got = super::io::read(engine, from.0, from.1, buf)?;
-    if got > 0 {
-        super::io::write(engine, to.0, to.1, &buf[..got], WriteFlags::default())?;
-    }
-    Ok(got as u64)
+    let written = super::io::write(engine, to.0, to.1, &buf[..got], WriteFlags::default())?;
+    Ok(written as u64)
 }
 
 /// `FICLONERANGE`.

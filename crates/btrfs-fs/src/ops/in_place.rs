@@ -2,7 +2,8 @@
 //! there is room on a full volume and beyond a limit, as posix_fallocate promises; and of what comes out of the
 //! kernel's cache nothing is dropped that has its place.
 //!
-//! Invariants: no space is allocated, and nothing gathers in memory: what was written is in its extent.
+//! Invariants: no space is allocated, and nothing gathers in memory: what was written is in its extent. A long write goes
+//! in steps, each with room for its own nodes, so that the least that is kept for these is enough.
 //!
 //! What it does not know: why there is no other room.
 
@@ -10,11 +11,12 @@ use super::append;
 use super::io::{
     check_file, hole_to, land_before, prepare, replace, take_privileges, whole_sectors,
 };
+use super::truncate::tail_to_zero;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::map_range;
+use crate::extents::{self, map_range, sectors_of};
 use crate::inode::{Inode, State};
-use crate::reserve::cost;
+use crate::reserve::cost::{self, IN_PLACE_BYTES, IN_PLACE_ITEMS};
 use crate::writeback::{Own, WriteMode, is_inline, store_in_own};
 use btrfs_disk::items::inode_flags;
 use inode_index::Ref;
@@ -24,107 +26,212 @@ use vfs::{Errno, Result, WriteFlags};
 /// Files without these have no such space, as for the kernel.
 const HAVE_SPACE: u64 = inode_flags::PREALLOC | inode_flags::NODATACOW;
 
-/// What came of a try.
+/// What has to have space for any of it to be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    /// All of it.
+    All,
+    /// Where it begins: it is written as far as that goes.
+    Front,
+    /// Any part of it; what it answers is for all.
+    Parts,
+}
+
+/// What is written.
+pub(super) struct Written {
+    /// Bytes, from the beginning on.
+    pub len: usize,
+    /// The file's own flags want each write to be durable.
+    pub wants_sync: bool,
+}
+
+/// What came of a step.
 enum Tried {
-    /// It is written; true: the file's own flags want each write to be durable.
-    Written(bool),
-    /// Not all of it has space; with `parts` what has is written.
-    Lacks,
+    /// It is written up to there without a gap.
+    UpTo(u64, bool),
     /// The file has more items there than there was room for.
     Outgrown,
 }
 
-/// Writes `data` to `offset` if the file has the space, or else those `parts` of it that have. `None`: not all of
-/// it is written; true: the file's own flags want each write to be durable.
+/// Writes of `data` to `offset` what the file has space for. `None`: that is not what is wanted; of `Parts` some
+/// may be written.
 pub(super) fn write(
     engine: &Engine,
     inode: &Ref<Inode>,
     (offset, data): (u64, &[u8]),
     flags: WriteFlags,
-    parts: bool,
-) -> Result<Option<bool>> {
-    let range = sectors_of(engine, offset, data);
-    loop {
-        let items = {
-            let state = inode.read()?;
-            if state.item.flags & HAVE_SPACE == 0 {
-                return Ok(None);
+    want: Want,
+) -> Result<Option<Written>> {
+    let end = offset + data.len() as u64;
+    if !may_have_space(engine, inode, (offset, end), want)? {
+        return Ok(None);
+    }
+    let (mut at, mut front, mut wants_sync, mut refused) = (offset, offset, false, None);
+    while at < end && (front == at || want == Want::Parts) {
+        let (stop, items) = step_from(engine, inode, at, end)?;
+        let part = &data[(at - offset) as usize..(stop - offset) as usize];
+        match write_step(engine, inode, (at, part), flags, (want, items)) {
+            Ok(Tried::Outgrown) => continue,
+            Ok(Tried::UpTo(upto, sync)) => {
+                front = if front == at { upto } else { front };
+                wants_sync |= sync;
             }
-            let (view, sector) = (engine.core.view(), engine.core.sector());
-            map_range(&view, inode.id, sector, range.start, range.end).fs()?.len()
-        };
-        let sectors = (range.end - range.start) / engine.core.sector();
-        let cost = cost::write_in_place(&engine.core.geometry, sectors, items as u64);
-        let _room = engine.reserver.reserve(cost)?;
-        match write_locked(engine, inode, (offset, data), flags, (parts, items))? {
-            Tried::Written(wants_sync) => return Ok(Some(wants_sync)),
-            Tried::Lacks => return Ok(None),
-            Tried::Outgrown => {}
+            Err(error) => refused = refused.or(Some(error)),
         }
+        at = stop;
+    }
+    let short = want != Want::Parts && front > offset;
+    match refused {
+        _ if front == end || short => {
+            Ok(Some(Written { len: (front - offset) as usize, wants_sync }))
+        }
+        Some(error) => Err(error),
+        None => Ok(None),
     }
 }
 
-fn sectors_of(engine: &Engine, offset: u64, data: &[u8]) -> Range<u64> {
-    let sector = engine.core.sector();
-    offset / sector * sector..(offset + data.len() as u64).next_multiple_of(sector)
+/// False where it is known before that it is for nothing.
+fn may_have_space(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    (start, end): (u64, u64),
+    want: Want,
+) -> Result<bool> {
+    let state = inode.read()?;
+    if state.item.flags & HAVE_SPACE == 0 || want != Want::All {
+        return Ok(state.item.flags & HAVE_SPACE != 0);
+    }
+    let range = sectors_of(engine.core.sector(), start, end);
+    let own = engine.writeback.own(inode.id, &state, (range.start, range.end))?;
+    Ok(own.runs.first() == Some(&range))
 }
 
-fn write_locked(
+/// Where a step from `at` on ends, and how many items it takes.
+fn step_from(engine: &Engine, inode: &Ref<Inode>, at: u64, end: u64) -> Result<(u64, usize)> {
+    let sector = engine.core.sector();
+    let end = end.min(at / sector * sector + IN_PLACE_BYTES);
+    let range = sectors_of(sector, at, end);
+    let _still = inode.read()?;
+    let mapped = map_range(&engine.core.view(), inode.id, sector, range.start, range.end).fs()?;
+    let most = IN_PLACE_ITEMS as usize;
+    let stop = mapped.get(most).map_or(end, |next| next.start.min(end));
+    Ok((stop, mapped.len().min(most)))
+}
+
+fn write_step(
     engine: &Engine,
     inode: &Ref<Inode>,
     (offset, data): (u64, &[u8]),
     flags: WriteFlags,
-    (parts, items): (bool, usize),
+    (want, items): (Want, usize),
 ) -> Result<Tried> {
+    let end = offset + data.len() as u64;
+    let range = sectors_of(engine.core.sector(), offset, end);
+    // With the last sector of the file as it is.
+    let sectors = (range.end - range.start) / engine.core.sector() + 1;
+    let cost = cost::write_in_place(&engine.core.geometry, sectors, items as u64 + 1);
+    let _room = engine.reserver.reserve_in_place(cost)?;
     let _queued = engine.writeback.queue().add_at_end(inode);
     let _still = engine.core.addresses.hold_still();
     let mut state = engine.write(inode)?;
     let state = &mut *state;
     check_file(state)?;
-    let range = sectors_of(engine, offset, data);
-    let Own { runs, items: own } =
+    let Own { mut runs, items: own } =
         engine.writeback.own(inode.id, state, (range.start, range.end))?;
     if own > items {
         return Ok(Tried::Outgrown);
     }
-    let whole = runs.first() == Some(&range);
-    if !(whole || parts) || runs.is_empty() || gathers_before(engine, inode, state, offset)? {
-        return Ok(Tried::Lacks);
+    if want != Want::Parts {
+        runs.truncate(1);
+        runs.retain(|run| run.start == range.start);
     }
+    let front = match runs.first() {
+        Some(run) if run.start == range.start => run.end.min(end),
+        _ => offset,
+    };
+    if runs.is_empty() || !may_begin(engine, inode, state, runs[0].start.max(offset), flags)? {
+        return Ok(Tried::UpTo(offset, false));
+    }
+    write_runs(engine, inode, state, (offset, data), flags, &runs)?;
+    Ok(Tried::UpTo(front, state.item.flags & inode_flags::SYNC != 0))
+}
+
+/// The parts of `data` that lie in `runs`, of which there is one at least.
+fn write_runs(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    (offset, data): (u64, &[u8]),
+    flags: WriteFlags,
+    runs: &[Range<u64>],
+) -> Result<()> {
     let mut nothing = engine.reservations.hold_dirty(0, None);
     let size = state.item.size;
     prepare(engine, inode, state, (offset, data, flags), &mut nothing)?;
     take_privileges(engine, inode, state, flags)?;
-    let mut written = Vec::new();
-    let stored = runs.into_iter().try_for_each(|run| {
+    let (mut written, mut bytes) = (Vec::new(), 0);
+    let stored = runs.iter().try_for_each(|run| {
         let (from, to) = (run.start.max(offset), run.end.min(offset + data.len() as u64));
         let part = &data[(from - offset) as usize..(to - offset) as usize];
+        leave_gap(engine, inode, state, from, flags)?;
         write_run(engine, inode, state, (from, part), flags)?;
         written.push(from..to);
+        bytes += to - from;
         Ok(())
     });
     state.item_dirty = true;
     append::wrote(state, size, &written, flags);
-    engine.writeback.note_written(inode, state, data.len() as u64);
-    let wants_sync = state.item.flags & inode_flags::SYNC != 0;
-    stored.map(|()| if whole { Tried::Written(wants_sync) } else { Tried::Lacks })
+    engine.writeback.note_written(inode, state, bytes);
+    stored
 }
 
-/// Whether something else of the file has to gather in memory first, for which there is no space: content
-/// of its item, or the rest of its last sector.
-fn gathers_before(engine: &Engine, inode: &Inode, state: &mut State, offset: u64) -> Result<bool> {
-    let size = state.item.size;
-    let leaves_a_gap = offset > size && !size.is_multiple_of(engine.core.sector());
-    Ok(leaves_a_gap || is_inline(&engine.writeback, inode.id, state)?)
+/// Whether nothing else of the file has to gather in memory before something is written from `from` on, for which
+/// there is no space: content of its item, or the rest of its last sector.
+fn may_begin(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    from: u64,
+    flags: WriteFlags,
+) -> Result<bool> {
+    if is_inline(&engine.writeback, inode.id, state)? {
+        return Ok(false);
+    }
+    Ok(from <= state.item.size || zero_tail_in_place(engine, inode, state, flags)?)
+}
+
+/// Makes the part of the last sector zeros that lies behind the end, before the file grows over it. False: it is
+/// to be copied on write.
+fn zero_tail_in_place(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    flags: WriteFlags,
+) -> Result<bool> {
+    let Some(start) = tail_to_zero(engine, inode.id, state)? else { return Ok(true) };
+    let stop = start + engine.core.sector();
+    let own = engine.writeback.own(inode.id, state, (start, stop))?;
+    if own.runs.is_empty() {
+        return Ok(false);
+    }
+    let mut content = vec![0; (state.item.size - start) as usize];
+    extents::read(&engine.core, inode.id, state, start, &mut content)?;
+    write_run(engine, inode, state, (start, &content), flags)?;
+    Ok(true)
 }
 
 /// Before a run that lies behind the end: what is in front of it, and was refused, becomes a hole.
-fn leave_gap(engine: &Engine, inode: &Ref<Inode>, state: &mut State, from: u64) -> Result<()> {
+fn leave_gap(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    from: u64,
+    flags: WriteFlags,
+) -> Result<()> {
     if from <= state.item.size {
         return Ok(());
     }
-    // The rest of the last sector would have to gather in memory.
-    if !state.item.size.is_multiple_of(engine.core.sector()) {
+    if !zero_tail_in_place(engine, inode, state, flags)? {
         return Err(Errno::ENOSPC.into());
     }
     hole_to(engine, inode, state, from)
@@ -137,7 +244,6 @@ fn write_run(
     (offset, data): (u64, &[u8]),
     flags: WriteFlags,
 ) -> Result<()> {
-    leave_gap(engine, inode, state, offset)?;
     // What has no room stays in memory, and this has its place all the same.
     let _ = land_before(engine, inode, state, offset);
     let whole = whole_sectors(engine, inode, state, offset, data)?;

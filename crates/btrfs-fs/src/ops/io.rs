@@ -6,12 +6,12 @@
 
 use super::append;
 use super::behind_end::drop_content_behind_end;
-use super::in_place;
+use super::in_place::{self, Want, Written};
 use super::truncate::zero_tail;
 use super::xattr::drop_capability;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{self, map_range, put_hole};
+use crate::extents::{self, map_range, put_hole, sectors_of, sectors_within};
 use crate::inode::{Heard, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
@@ -79,38 +79,39 @@ pub(crate) fn write(
     end_of(offset, data.len() as u64)?;
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    let file_wants_sync = write_where_room_is(engine, &inode, (offset, data), flags)?;
+    let written = write_where_room_is(engine, &inode, (offset, data), flags)?;
     if flags.sync {
         super::sync::fsync(engine, ino, 0, true)?;
-    } else if file_wants_sync {
+    } else if written.wants_sync {
         sync_unless_held(engine, ino)?;
     }
-    Ok(data.len())
+    Ok(written.len)
 }
 
 /// Where there is no room, and no limit allows more, what the file has may do; nobody looks for room before that
-/// is known.
+/// is known. Who waits for the answer is told how much of the front is written, as by the kernel; what comes out of a
+/// cache is lost where it is refused, so all that has its place stays.
 fn write_where_room_is(
     engine: &Engine,
     inode: &Ref<Inode>,
     (offset, data): (u64, &[u8]),
     flags: WriteFlags,
-) -> Result<bool> {
-    let in_place = |parts| in_place::write(engine, inode, (offset, data), flags, parts);
+) -> Result<Written> {
+    let in_place = |want| in_place::write(engine, inode, (offset, data), flags, want);
     if engine.reserver.may_lack_room(inode.id.tree, data.len() as u64)
-        && let Ok(Some(wants_sync)) = in_place(false)
+        && let Ok(Some(written)) = in_place(Want::All)
     {
-        return Ok(wants_sync);
+        return Ok(written);
     }
     match write_in_room(engine, inode, (offset, data), flags) {
         Err(error) if [libc::ENOSPC, libc::EDQUOT].contains(&error.errno()) => {
-            match in_place(flags.cached) {
-                Ok(Some(wants_sync)) => Ok(wants_sync),
+            match in_place(if flags.cached { Want::Parts } else { Want::Front }) {
+                Ok(Some(written)) => Ok(written),
                 Err(other) if is_of_write(&other) => Err(other),
                 _ => Err(error),
             }
         }
-        written => written,
+        written => written.map(|wants_sync| Written { len: data.len(), wants_sync }),
     }
 }
 
@@ -349,8 +350,7 @@ fn write_content(
 ) -> Result<()> {
     let sector = engine.core.sector();
     let end = offset + data.len() as u64;
-    let body_start = offset.next_multiple_of(sector);
-    let body_end = end / sector * sector;
+    let Range { start: body_start, end: body_end } = sectors_within(sector, offset, end);
     // Where a refusal is told late, writeback waits for it, not the writer; and it compresses.
     let later = engine.core.volume.tells_late() || engine.writeback.compresses(state);
     if later || short(body_end.saturating_sub(body_start)) {
@@ -441,8 +441,8 @@ pub(super) fn whole_sectors<'d>(
 ) -> Result<Whole<'d>> {
     let sector = engine.core.sector();
     let end = offset + data.len() as u64;
-    let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
-    let (body_start, body_end) = (offset.next_multiple_of(sector), end / sector * sector);
+    let Range { start, end: stop } = sectors_of(sector, offset, end);
+    let Range { start: body_start, end: body_end } = sectors_within(sector, offset, end);
     let patched = |at: u64| -> Result<Vec<u8>> {
         let mut content = vec![0; sector as usize];
         extents::read(&engine.core, inode.id, state, at, &mut content)?;

@@ -3,7 +3,7 @@
 use super::io::{check_file, end_of, hole_to, kill_priv};
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{AT_A_TIME, Mapped, drop_range, map_parts, map_range};
+use crate::extents::{AT_A_TIME, Mapped, drop_range, map_parts, map_range, read_extents};
 use crate::ino::InodeId;
 use crate::inode::{Dirty, Inode, State, change, put_inode};
 use crate::ops::xattr::drop_capability;
@@ -23,19 +23,28 @@ const STEP: usize = AT_A_TIME;
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
 /// file grows over it. Returns the bytes that became dirty.
 pub(crate) fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
-    let sector = engine.core.sector();
-    let size = state.item.size;
-    if size.is_multiple_of(sector) {
-        return Ok(0);
+    match tail_to_zero(engine, id, state)? {
+        Some(start) => fill_sector(&engine.writeback, id, state, start),
+        None => Ok(0),
     }
-    let start = size / sector * sector;
-    let view = engine.core.view();
-    let stored = map_range(&view, id, sector, start, size).fs()?.iter().any(|m| m.has_data());
-    drop(view);
-    if !stored {
-        return Ok(0);
+}
+
+/// Where the last sector begins, if the volume has anything but zeros in it behind the end of the file.
+pub(super) fn tail_to_zero(engine: &Engine, id: InodeId, state: &State) -> Result<Option<u64>> {
+    let (sector, size) = (engine.core.sector(), state.item.size);
+    let (start, used) = (size / sector * sector, size % sector);
+    // In memory there are zeros.
+    if used == 0 || state.dirty.as_ref().is_some_and(|dirty| dirty.covers(start)) {
+        return Ok(None);
     }
-    fill_sector(&engine.writeback, id, state, start)
+    let mapped = map_range(&engine.core.view(), id, sector, start, size).fs()?;
+    let Some(stored) = mapped.iter().find(|m| m.has_data()) else { return Ok(None) };
+    if stored.is_inline() {
+        return Ok(Some(start));
+    }
+    let mut content = vec![0; sector as usize];
+    read_extents(&engine.core, id, state.item.flags, start, &mut content)?;
+    Ok(content[used as usize..].iter().any(|byte| *byte != 0).then_some(start))
 }
 
 /// Of `set` it takes which mode bits go.

@@ -129,6 +129,7 @@ impl Reservations {
         let rest = held.as_ref().map_or(0, MetadataReservation::bytes);
         self.metadata_bytes.store(0, Ordering::SeqCst);
         let ordinary = self.ordinary_bytes.swap(0, Ordering::SeqCst);
+        let in_place = self.in_place_bytes.swap(0, Ordering::SeqCst);
         self.untaken.store(false, Ordering::SeqCst);
         let next = self.next_need();
         let stays = rest.min(next);
@@ -137,6 +138,7 @@ impl Reservations {
         }
         self.metadata_bytes.store(stays, Ordering::SeqCst);
         self.ordinary_bytes.store(ordinary.min(stays), Ordering::SeqCst);
+        self.in_place_bytes.store(in_place.min(stays), Ordering::SeqCst);
         self.make_up(&mut held, next - stays);
         drop(held);
         let accounts = accounts(&trees);

@@ -208,6 +208,18 @@ pub(crate) fn write_in_place(geometry: &Geometry, sectors: u64, items: u64) -> C
     write(geometry, false) + cost(RUN + 1, bytes, 3 * items) + holes(items)
 }
 
+/// Extent items that one step of such a write takes at most.
+/// Chosen, not measured.
+pub(crate) const IN_PLACE_ITEMS: u64 = 8;
+/// Bytes of one: as much as the kernel sends at once.
+pub(crate) const IN_PLACE_BYTES: u64 = 1 << 20;
+
+/// The largest step, with the last sector of a file that it makes longer.
+pub(crate) fn most_in_place(geometry: &Geometry) -> Cost {
+    let sectors = IN_PLACE_BYTES / u64::from(geometry.sector_size);
+    write_in_place(geometry, sectors + 1, IN_PLACE_ITEMS + 1)
+}
+
 /// Space for a file without content: a run of extents for each piece is counted apart
 /// ([`extent`]); here its inode, its first and last sectors, a hole in front.
 pub(crate) fn allocate_range() -> Cost {

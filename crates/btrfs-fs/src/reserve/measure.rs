@@ -94,6 +94,7 @@ impl Reservations {
         self.core.space.keep(Kept {
             commit: bound::accounts(&trees),
             removal: bound(&trees, &(step + step + cost::unlink())),
+            in_place: bound(&trees, &cost::most_in_place(&self.core.geometry)),
             wish: sizes::global_reserve(&self.core)?,
         });
         Ok(())

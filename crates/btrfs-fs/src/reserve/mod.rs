@@ -11,8 +11,10 @@
 //!   can promise more than there is.
 //! * Ordinary operations and content (where data and metadata share their block groups:
 //!   data, too) leave the global reserve alone. One part of it belongs to removals: it holds
-//!   what the commit of one small step needs. The other belongs to commits alone: what the trees
-//!   that keep account of space can need in the worst layout ([`bound::accounts`]).
+//!   what the commit of one small step needs. Another belongs to commits alone: what the trees
+//!   that keep account of space can need in the worst layout ([`bound::accounts`]). What is beyond
+//!   both belongs to writes into space that their files have ([`Priority::InPlace`]): of what they take
+//!   a commit gives back all but what items got longer by.
 //! * A removal goes in steps; where there is no room for the next one, a commit gives back
 //!   what is held for those before and, when the readers of older roots are gone, what it
 //!   rewrote and freed. Then the delta is empty, and the reserve is enough: a removal
@@ -80,6 +82,8 @@ pub(crate) struct Reservations {
     metadata_bytes: AtomicU64,
     /// The part of it that was not taken from the global reserve.
     ordinary_bytes: AtomicU64,
+    /// That part, and what was taken from the part of the reserve for writes in place.
+    in_place_bytes: AtomicU64,
     /// For all unwritten content.
     data: SharedReservation,
     /// What the trees had at the last commit.
@@ -103,6 +107,7 @@ impl Reservations {
             metadata: Mutex::new(Rank::MetadataReservation, None),
             metadata_bytes: AtomicU64::new(0),
             ordinary_bytes: AtomicU64::new(0),
+            in_place_bytes: AtomicU64::new(0),
             measured: Measured::default(),
             limits: Limits::default(),
             in_flight: InFlight::default(),
@@ -189,6 +194,7 @@ impl Reservations {
     fn held_for(&self, priority: Priority) -> u64 {
         match priority {
             Priority::Normal => self.ordinary_bytes.load(Ordering::Acquire),
+            Priority::InPlace => self.in_place_bytes.load(Ordering::Acquire),
             Priority::Delete | Priority::Commit => self.metadata_bytes.load(Ordering::Acquire),
         }
     }
@@ -201,6 +207,9 @@ impl Reservations {
     ) {
         if from == Priority::Normal {
             self.ordinary_bytes.fetch_add(more.bytes(), Ordering::AcqRel);
+        }
+        if matches!(from, Priority::Normal | Priority::InPlace) {
+            self.in_place_bytes.fetch_add(more.bytes(), Ordering::AcqRel);
         }
         self.metadata_bytes.fetch_add(more.bytes(), Ordering::AcqRel);
         match held.as_mut() {
@@ -247,7 +256,7 @@ impl Reservations {
         fence(Ordering::SeqCst);
         let under_way = self.in_flight.room();
         let unwritten = match priority {
-            Priority::Normal | Priority::Delete => self.unwritten(),
+            Priority::Normal | Priority::InPlace | Priority::Delete => self.unwritten(),
             Priority::Commit => Cost::default(),
         };
         // What of it is gone from memory meanwhile is in the delta.

@@ -40,8 +40,8 @@ pub(crate) struct Reserver {
     /// Removals so far, and as of the last commit that was to free space.
     removals: AtomicU64,
     seen: AtomicU64,
-    /// One removal at a time looks for the last room, or each takes from the others what all of them
-    /// need one after the other.
+    /// One removal, or write in place, at a time looks for the last room, or each takes from the others what all of
+    /// them need one after the other.
     last_room: Mutex<()>,
     /// The epoch whose commit somebody has asked for since room runs short.
     asked: AtomicU64,
@@ -85,6 +85,11 @@ impl Reserver {
     /// For an operation that makes something.
     pub(crate) fn reserve(&self, cost: Cost) -> Result<Reservation<'_>> {
         self.reserve_with(cost, Priority::Normal)
+    }
+
+    /// As `reserve`, for content that goes into space that its file has.
+    pub(crate) fn reserve_in_place(&self, cost: Cost) -> Result<Reservation<'_>> {
+        self.reserve_with(cost, Priority::InPlace)
     }
 
     /// As `reserve`, for what gives space back: it may use the reserve for removals.
@@ -249,7 +254,7 @@ impl Reserver {
     fn reserve_with(&self, cost: Cost, priority: Priority) -> Result<Reservation<'_>> {
         self.core.health.writable().fs()?;
         self.wait_for_memory(priority)?;
-        let removes = priority == Priority::Delete;
+        let patient = priority != Priority::Normal;
         let (mut search, mut turn) = (self.search(), None);
         loop {
             self.looks(&mut search);
@@ -257,7 +262,7 @@ impl Reserver {
                 Err(FsError::Posix(Errno::ENOSPC)) => {}
                 other => return other,
             }
-            if removes && turn.is_none() {
+            if patient && turn.is_none() {
                 turn = Some(self.last_room.lock());
                 continue;
             }
@@ -266,12 +271,12 @@ impl Reserver {
             if self.find_room(&mut search, Kind::Metadata, wanted, priority)? {
                 continue;
             }
-            if removes && self.others_end(&mut search) {
+            if patient && self.others_end(&mut search) {
                 continue;
             }
-            return match removes {
-                true => self.last_resort(cost),
-                false => Err(Errno::ENOSPC.into()),
+            return match priority {
+                Priority::Delete => self.last_resort(cost),
+                _ => Err(Errno::ENOSPC.into()),
             };
         }
     }

@@ -16,10 +16,10 @@ const WORTH: u64 = 64;
 /// for than it takes: ever more commits would each bring ever less.
 /// Chosen, not measured.
 const WORTH_PART: u64 = 16;
-/// Commits that a removal asks for before it gives up: others may take what comes back.
+/// Commits that a removal asks for before it gives up, and who writes in place: others may take what comes back.
 /// Chosen, not measured.
 const PATIENCE: u32 = 8;
-/// How long a removal waits for others who are under way, each time, and how often it looks. Some wait
+/// How long they wait for others who are under way, each time, and how often it looks. Some wait
 /// for what takes longer, and are not to be waited for.
 /// Chosen, not measured.
 const LONGEST: Duration = Duration::from_millis(50);
@@ -71,18 +71,18 @@ impl Reserver {
         wanted: u64,
         priority: Priority,
     ) -> Result<bool> {
-        let most = if priority == Priority::Delete { PATIENCE } else { 1 };
+        let most = if priority == Priority::Normal { 1 } else { PATIENCE };
         // Where much is held a commit comes first; chunks of the other kind come before
         // many commits that bring little.
         if !self.much_is_held()
-            && priority == Priority::Normal
+            && priority != Priority::Delete
             && self.core.space.reclaim_for(kind, search.chunks).fs()?
         {
             return Ok(true);
         }
         if search.commits < most
             && !self.committer.is_held()
-            && (search.commits == 0 && priority == Priority::Delete && self.core.memory.dirty() > 0
+            && (search.commits == 0 && priority != Priority::Normal && self.core.memory.dirty() > 0
                 || self.commit_may_help(kind, wanted, priority))
         {
             (search.commits, search.waited) = (search.commits + 1, false);
@@ -103,7 +103,7 @@ impl Reserver {
             return Ok(true);
         }
         // A removal may be what is being erased.
-        let comes = priority == Priority::Normal
+        let comes = priority != Priority::Delete
             && search.erasures < ERASURES
             && self.erasures_came_on(&mut search.erased);
         if comes {
@@ -167,7 +167,7 @@ impl Reserver {
             return true;
         }
         let removals = self.removals.load(Ordering::Relaxed);
-        if priority == Priority::Delete || removals != self.seen.load(Ordering::Relaxed) {
+        if priority != Priority::Normal || removals != self.seen.load(Ordering::Relaxed) {
             return !layers.current.is_empty();
         }
         let (mut comes, mut may) = (self.core.space.pinned(kind), 0);

@@ -444,16 +444,22 @@ impl Space {
         class.count_on(if self.mixed() { 0 } else { placeable });
         let total = class.total.load(Ordering::Relaxed);
         let used = class.used.load(Ordering::Relaxed);
-        let (reserve, commit) = match device.kept {
-            Some(Kept { commit, removal, wish }) => {
+        let (reserve, last, commit) = match device.kept {
+            Some(Kept { commit, removal, in_place, wish }) => {
                 let least = (commit + removal).min(total / 2);
                 // What commits need is whole where both fit, and half of it where they do not.
                 let of_commits = least.saturating_sub(removal).max(least / 2).min(commit);
-                (wish.min(total / 8).max(least), of_commits)
+                let in_place = if self.mixed() { in_place } else { 0 };
+                let all = (least + in_place).min(total / 2);
+                (wish.min(total / 8).max(all), least, of_commits)
             }
-            None => ((used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8), 0),
+            None => {
+                let reserve = (used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8);
+                (reserve, reserve, 0)
+            }
         };
         class.global_reserve.store(reserve as i64, Ordering::Relaxed);
+        class.last_reserve.store(last as i64, Ordering::Relaxed);
         class.commit_reserve.store(commit as i64, Ordering::Relaxed);
     }
 }

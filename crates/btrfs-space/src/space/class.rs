@@ -53,9 +53,11 @@ pub(super) struct Class {
     pub unpaid: AtomicU64,
     /// How far below zero reservations may take `available`: what new chunks could add.
     pub overcommit: AtomicI64,
-    /// What only deletions and commits may use.
+    /// What is kept from ordinary reservations.
     pub global_reserve: AtomicI64,
-    /// The part of it that only commits may use.
+    /// The part of it that only deletions and commits may use.
+    pub last_reserve: AtomicI64,
+    /// The part of that which only commits may use.
     pub commit_reserve: AtomicI64,
     /// How often `groups` was made anew.
     #[cfg(feature = "fault-injection")]
@@ -83,6 +85,7 @@ impl Class {
             unpaid: AtomicU64::new(0),
             overcommit: AtomicI64::new(0),
             global_reserve: AtomicI64::new(0),
+            last_reserve: AtomicI64::new(0),
             commit_reserve: AtomicI64::new(0),
             #[cfg(feature = "fault-injection")]
             lists: AtomicU64::new(0),

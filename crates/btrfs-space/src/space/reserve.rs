@@ -8,10 +8,11 @@
 //!
 //! Invariants: data reservations are always covered by free space of data block groups.
 //! Metadata reservations may count on half of the unallocated device space, which data
-//! chunks leave alone then. The global reserve has two parts. One is touched by nobody but
-//! commits ([`Priority::Commit`]), the other by who says that space comes back, too
-//! ([`Priority::Delete`]). Where data and metadata share their block groups data leaves both
-//! alone.
+//! chunks leave alone then. The global reserve has three parts. One is touched by nobody but
+//! commits ([`Priority::Commit`]), another by who says that space comes back, too
+//! ([`Priority::Delete`]), and what is beyond both by who needs none but for nodes that are
+//! written anew ([`Priority::InPlace`]). Where data and metadata share their block groups data
+//! leaves all of it alone.
 
 use super::group::Ask;
 use super::reservation::{DataReservation, MetadataReservation, SharedReservation};
@@ -26,6 +27,8 @@ use std::sync::atomic::Ordering;
 pub enum Priority {
     /// Whatever may be refused: it leaves the whole global reserve alone.
     Normal,
+    /// What goes into space that its file has already.
+    InPlace,
     /// What frees space in the end: deletions, truncation.
     Delete,
     /// The commit itself.
@@ -39,7 +42,9 @@ pub struct Kept {
     pub commit: u64,
     /// For removals, beside that.
     pub removal: u64,
-    /// As much as both together are wished to be.
+    /// For content that goes where its file has space, beside both, where data could take the last room for it.
+    pub in_place: u64,
+    /// As much as all of it is wished to be.
     pub wish: u64,
 }
 
@@ -145,6 +150,7 @@ impl Space {
         let signed = i64::try_from(bytes).map_err(|_| Error::NoSpace)?;
         let kept = || match priority {
             Priority::Normal => class.global_reserve.load(Ordering::Relaxed),
+            Priority::InPlace => class.last_reserve.load(Ordering::Relaxed),
             Priority::Delete => class.commit_reserve.load(Ordering::Relaxed),
             Priority::Commit => 0,
         };

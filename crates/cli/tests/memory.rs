@@ -64,8 +64,8 @@ fn work(top: &Path, caller: usize) {
     (0..FILES / CALLERS).for_each(|number| fs::remove_file(file(number)).unwrap());
 }
 
-/// While many callers are served, and behind them: each of as many threads has memory of its own. Before they
-/// left it to others it was 4.2 times the budget at most, and 3.7 and more from then on.
+/// While many callers are served, and behind them: each of as many threads has memory of its own. When they did
+/// not leave it to others 185 to 220 MiB were the most, and 162 to 198 stayed; it is 107 to 142, and 75 to 127.
 fn keeps_to_its_budget(transport: &str) {
     require!(fuse);
     require!(btrfs_progs);
@@ -86,11 +86,8 @@ fn keeps_to_its_budget(transport: &str) {
         });
     });
     let most = kept(process, "VmHWM:");
-    eventually("what the threads have goes back", || {
-        let now = kept(process, "VmRSS:");
-        eprintln!("at most {} MiB, now {}", most >> 20, now >> 20);
-        now < BUDGET * 5 / 2
-    });
+    println!("at most {} MiB", most >> 20);
+    eventually("what the threads have goes back", || kept(process, "VmRSS:") < BUDGET * 5 / 2);
     assert!(most < BUDGET * 3, "{most}");
     mount.umount();
 }

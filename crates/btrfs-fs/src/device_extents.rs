@@ -6,7 +6,7 @@
 //!
 //! Where the chunks are an older tree's, the device tree tells which of them are there still.
 
-use crate::rescue::each_item;
+use crate::each_item::each_item;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
 use btrfs_disk::items::{DevExtent, DevItem};
 use btrfs_disk::key::kind;

@@ -17,6 +17,7 @@ pub mod control;
 mod convert;
 mod device_extents;
 mod device_stats;
+mod each_item;
 mod engine;
 mod erasures;
 mod error;

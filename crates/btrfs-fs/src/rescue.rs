@@ -7,13 +7,14 @@
 //! What it does not know: what of the files can be read.
 
 use crate::device_extents::{Compared, compare};
+use crate::each_item::each_item;
 use crate::error::IntoFs;
 use crate::options::{Options, Rescue};
 use blockdev::BlockDevice;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, Logical, Superblock, TreeId};
-use btrfs_tree::{Cursor, NodeStore, TreeRoot, behind_lost};
+use btrfs_disk::{Logical, Superblock, TreeId};
+use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::{Root, Roots, Trees};
 use btrfs_volume::{OpenOptions, Start, Volume, backups, chunk_trees};
 use std::cmp::Reverse;
@@ -159,43 +160,4 @@ fn load_roots(store: &NodeStore, volume: &Volume, lossy: bool) -> btrfs_disk::Re
     trees.insert(TreeId::ROOT, root_tree);
     trees.insert(TreeId::CHUNK, chunk_tree);
     Ok(Roots::new(generation, trees))
-}
-
-/// What takes an item, or says what is wrong with it.
-type Visit<'v> = &'v mut dyn FnMut(Key, &[u8]) -> btrfs_disk::Result<()>;
-
-/// Every item of a tree; whether nothing of it is lost. What is, is an error, unless `lossy` tells what that means:
-/// then it is passed over.
-pub(crate) fn each_item(
-    store: &NodeStore,
-    root: &TreeRoot,
-    lossy: Option<&str>,
-    visit: Visit<'_>,
-) -> btrfs_disk::Result<bool> {
-    let (mut from, mut whole) = (Some(Key::MIN), true);
-    while let Some(at) = from.take() {
-        let Err((reached, error)) = items_from(store, root, at, visit) else { break };
-        let Some(meaning) = lossy else { return Err(error) };
-        tracing::warn!(%error, "{meaning}");
-        whole = false;
-        from = behind_lost(store, root, &reached)?.filter(|next| *next > reached);
-    }
-    Ok(whole)
-}
-
-/// Those from `at` on; an error with the key up to which they are.
-fn items_from(
-    store: &NodeStore,
-    root: &TreeRoot,
-    at: Key,
-    visit: Visit<'_>,
-) -> std::result::Result<(), (Key, btrfs_disk::Error)> {
-    let mut cursor = Cursor::new(store, root);
-    cursor.seek(&at).map_err(|error| (at, error))?;
-    while let Some((key, data)) = cursor.item() {
-        let reached = key.successor().unwrap_or(key);
-        visit(key, data).map_err(|error| (reached, error))?;
-        cursor.next().map_err(|error| (reached, error))?;
-    }
-    Ok(())
 }

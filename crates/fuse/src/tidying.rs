@@ -14,6 +14,7 @@ pub(crate) const REST: Duration = Duration::from_millis(500);
 
 /// Whether a thread should let go what it keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: who serves does each; one passed over keeps memory that others need.
 pub enum Tidy {
     /// Others do not need it.
     No,

@@ -14,14 +14,17 @@ use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 /// with it (`content`).
 pub struct Out {
     writer: Option<BufWriter<StdoutLock<'static>>>,
+    /// Something was to be written.
+    used: bool,
 }
 
 impl Out {
     pub fn new() -> Out {
-        Out { writer: Some(BufWriter::with_capacity(1 << 16, io::stdout().lock())) }
+        Out { writer: Some(BufWriter::with_capacity(1 << 16, io::stdout().lock())), used: false }
     }
 
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.used = true;
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let written = writer.write_all(bytes);
         self.judge(written)
@@ -54,7 +57,7 @@ impl Out {
     }
 
     pub fn finish(&mut self) -> Result<()> {
-        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let Some(writer) = self.writer.as_mut().filter(|_| self.used) else { return Ok(()) };
         // Of a file the system may tell at a close alone that it has no room for it.
         let written = writer.flush().and_then(|()| settled(io::stdout()));
         self.judge(written)

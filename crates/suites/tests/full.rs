@@ -1,8 +1,9 @@
 //! A volume filled to the brim through a mount and emptied again, over and over: ENOSPC and
-//! nothing worse, deleting works on a full volume, and the space comes back to the block.
+//! nothing worse, deleting works on a full volume, and the space comes back to the block. And what a full volume still writes.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -89,6 +90,34 @@ fn twenty_rounds_give_all_space_back() {
         assert!(rest.iter().all(|blocks| *blocks == rest[0]), "{transport}: {free:?}");
         let seen = mount.unmount_with_tree();
         assert_eq!(free_for_the_kernel(&volume), rest[0], "{transport}: {free:?}");
+        volume.judge(&seen);
+    }
+}
+
+/// Of five sectors that have space, and five that have none.
+const PARTS: &str = "truncate -s 40960 buffered direct; for name in buffered direct; do fallocate -n -l 20480 $name; done
+    dd if=/dev/zero of=rest bs=1M 2>/dev/null || true
+    dd if=/dev/zero of=more bs=4k 2>/dev/null || true; sync -f .";
+
+/// What has space is written in front and told; of a direct write, of whose short answer the kernel would make an error of
+/// the device, nothing is.
+#[test]
+fn a_write_that_has_space_in_front_is_short_and_a_direct_one_refused() {
+    for transport in transports() {
+        let volume = Volume::new("full-parts", SIZE);
+        let mount = volume.mount(transport, Duration::from_secs(400));
+        shell(60, mount.path(), PARTS);
+        let write = |name: &str, flags: i32| {
+            let path = mount.path().join(name);
+            let file = File::options().write(true).custom_flags(flags).open(path).unwrap();
+            file.write_at(&[7; 40960], 0).map_err(|error| error.raw_os_error())
+        };
+        assert_eq!(write("buffered", 0), Ok(20480), "{transport}");
+        assert_eq!(write("direct", libc::O_DIRECT), Err(Some(libc::ENOSPC)), "{transport}");
+        let content = |name: &str| fs::read(mount.path().join(name)).unwrap();
+        assert!(content("buffered") == [[7; 20480], [0; 20480]].concat(), "{transport}");
+        assert!(content("direct") == [0; 40960], "{transport}");
+        let seen = mount.unmount_with_tree();
         volume.judge(&seen);
     }
 }

@@ -80,7 +80,7 @@ pub(super) fn write(
         }
         at = stop;
     }
-    let short = want != Want::Parts && front > offset;
+    let short = want != Want::Parts && !flags.direct && front > offset;
     match refused {
         _ if front == end || short => {
             Ok(Some(Written { len: (front - offset) as usize, wants_sync }))

@@ -89,8 +89,9 @@ pub(crate) fn write(
 }
 
 /// Where there is no room, and no limit allows more, what the file has may do; nobody looks for room before that
-/// is known. Who waits for the answer is told how much of the front is written, as by the kernel; what comes out of a
-/// cache is lost where it is refused, so all that has its place stays.
+/// is known. Who waits for the answer is told how much of the front is written, as by the kernel, but for direct writes: of a
+/// short one a kernel behind FUSE makes EIO. What comes out of a cache is lost where it is refused, so all that has its
+/// place stays.
 fn write_where_room_is(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -105,7 +106,12 @@ fn write_where_room_is(
     }
     match write_in_room(engine, inode, (offset, data), flags) {
         Err(error) if [libc::ENOSPC, libc::EDQUOT].contains(&error.errno()) => {
-            match in_place(if flags.cached { Want::Parts } else { Want::Front }) {
+            let want = match flags {
+                WriteFlags { cached: true, .. } => Want::Parts,
+                WriteFlags { direct: true, .. } => Want::All,
+                _ => Want::Front,
+            };
+            match in_place(want) {
                 Ok(Some(written)) => Ok(written),
                 Err(other) if is_of_write(&other) => Err(other),
                 _ => Err(error),

@@ -5,7 +5,7 @@
 
 mod common;
 
-use blocksim::{Hooked, SimDevice};
+use blocksim::{Hooked, Image, SimDevice};
 use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
 use common::CX;
 use common::places::{Flushes, volume_with_flushes_of};
@@ -110,8 +110,8 @@ fn zeroing_goes_on_where_it_was() {
 }
 
 /// Images of commits that came between two steps of a cut at `size`, of a file in so many pieces.
-fn cut_with_commits_between(pieces: u64, size: u64) -> Vec<blocksim::Image> {
-    let device = Arc::new(SimDevice::new(blocksim::Image::zeros(300 << 20)));
+fn cut_with_commits_between(pieces: u64, size: u64) -> Vec<Image> {
+    let device = Arc::new(SimDevice::new(Image::zeros(300 << 20)));
     btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
     let volume: Arc<OnceLock<Weak<BtrfsFs>>> = Arc::default();
     let images = Arc::new(Mutex::new(Vec::new()));
@@ -165,46 +165,80 @@ fn a_commit_between_two_steps_has_nothing_behind_the_end() {
     }
 }
 
-/// What goes through all of a file has a few of its extents in memory at a time, however many there are.
+const PIECES: u64 = 20_000;
+/// Where the last of them ends.
+const PIECES_END: u64 = PIECES * 8192;
+
+fn mount(image: &Image) -> (Arc<SimDevice>, BtrfsFs) {
+    let device = Arc::new(SimDevice::new(image.clone()));
+    let options = Options { background: false, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
+    (device, fs)
+}
+
+/// A volume with a file of so many extents, and a hole behind each of them.
+fn of_many_extents() -> Image {
+    let device = SimDevice::new(Image::zeros(400 << 20));
+    btrfs_image::mkfs::make(&device, &Default::default()).expect("mkfs");
+    let (device, fs) = mount(&device.image());
+    let ino = common::new_file(&fs, "file", &[]);
+    for piece in 0..PIECES {
+        fs.write(&CX, ino, piece * 8192, &[7; SECTOR], Default::default()).expect("write");
+    }
+    fs.destroy().expect("close");
+    device.image()
+}
+
+fn resize(fs: &BtrfsFs, ino: Ino, size: u64) -> vfs::Result<()> {
+    fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+}
+
+fn allocate_all(fs: &BtrfsFs, ino: Ino, mode: FallocateMode) -> vfs::Result<()> {
+    fs.fallocate(&CX, ino, mode, 0, PIECES_END)
+}
+
+fn clone_it(fs: &BtrfsFs, ino: Ino) -> vfs::Result<()> {
+    fs.clone_range(&CX, ino, 0, common::new_file(fs, "other", &[]), 0, 0)
+}
+
+fn clone_a_hole_over_it(fs: &BtrfsFs, ino: Ino) -> vfs::Result<()> {
+    let hole = common::new_file(fs, "hole", &[]);
+    resize(fs, hole, PIECES_END)?;
+    fs.clone_range(&CX, hole, 0, ino, 0, 0)
+}
+
+/// Over a clone of it.
+fn clone_it_punched(fs: &BtrfsFs, ino: Ino) -> vfs::Result<()> {
+    let other = common::new_file(fs, "other", &[]);
+    fs.clone_range(&CX, ino, 0, other, 0, 0)?;
+    fs.sync()?;
+    allocate_all(fs, ino, FallocateMode::PunchHole)?;
+    fs.clone_range(&CX, ino, 0, other, 0, 0)
+}
+
+/// What goes through all of a file has a few of its extents in memory at a time, however many there are, and goes over
+/// what it deleted a few times, however many steps it takes.
 #[test]
-fn few_extents_are_looked_at_together() {
-    const PIECES: u64 = 6000;
-    const END: u64 = PIECES * 8192;
-    let fallocate = |fs: &BtrfsFs, ino, mode| fs.fallocate(&CX, ino, mode, 0, END);
-    let cut = |fs: &BtrfsFs, ino, size| {
-        fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
-    };
-    type OfMany<'a> = &'a dyn Fn(&BtrfsFs, Ino) -> vfs::Result<()>;
-    let changes: [(&str, OfMany<'_>); 7] = [
-        ("punch", &|fs, ino| fallocate(fs, ino, FallocateMode::PunchHole)),
-        ("zero", &|fs, ino| fallocate(fs, ino, FallocateMode::ZeroRange { keep_size: true })),
-        ("allocate", &|fs, ino| fallocate(fs, ino, FallocateMode::Allocate)),
-        ("cut", &|fs, ino| cut(fs, ino, 100)),
-        ("empty", &|fs, ino| cut(fs, ino, 0)),
-        ("clone", &|fs, ino| {
-            let other = common::new_file(fs, "other", &[]);
-            fs.clone_range(&CX, ino, 0, other, 0, 0)
-        }),
-        ("clone over it", &|fs, ino| {
-            let hole = common::new_file(fs, "hole", &[]);
-            cut(fs, hole, END)?;
-            fs.clone_range(&CX, hole, 0, ino, 0, 0)
-        }),
+fn few_extents_are_looked_at_together_and_deleted_ones_no_more() {
+    let changes: [(&str, Change); 8] = [
+        ("punch", |fs, ino| allocate_all(fs, ino, FallocateMode::PunchHole)),
+        ("zero", |fs, ino| allocate_all(fs, ino, FallocateMode::ZeroRange { keep_size: true })),
+        ("allocate", |fs, ino| allocate_all(fs, ino, FallocateMode::Allocate)),
+        ("cut", |fs, ino| resize(fs, ino, 100)),
+        ("empty", |fs, ino| resize(fs, ino, 0)),
+        ("clone", clone_it),
+        ("clone over it", clone_a_hole_over_it),
+        ("clone what is punched", clone_it_punched),
     ];
+    let image = of_many_extents();
     for (what, change) in changes {
-        let device = Arc::new(SimDevice::new(blocksim::Image::zeros(300 << 20)));
-        btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
-        let options = Options { background: false, ..Options::default() };
-        let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
-        let ino = common::new_file(&fs, "file", &[]);
-        for piece in 0..PIECES {
-            fs.write(&CX, ino, piece * 8192, &[7; SECTOR], Default::default()).expect("write");
-        }
-        fs.sync().expect("sync");
-        btrfs_fs::most_mapped();
+        let (device, fs) = mount(&image);
+        let ino = common::find(&fs, fs.root(), "file").expect("there");
+        (btrfs_fs::most_mapped(), btrfs_fs::passed_over());
         change(&fs, ino).expect(what);
-        let most = btrfs_fs::most_mapped();
+        let (most, passed) = (btrfs_fs::most_mapped(), btrfs_fs::passed_over());
         assert!((1..1100).contains(&most), "{what}: {most} at once");
+        assert!(passed <= 4 * PIECES, "{what}: {passed} deleted ones were on the way");
         fs.destroy().expect("close");
         common::check_device(device, true, btrfs_check::Severity::Note);
     }

@@ -87,10 +87,11 @@ impl View<'_> {
             match pick(key, top, mid) {
                 Picked::Value(value) => return Ok(Some((key, Bytes::Owned(value)))),
                 Picked::Below => return Ok(low),
-                Picked::Deleted => match predecessor(&key) {
-                    Some(before) => at = before,
-                    None => return Ok(None),
-                },
+                Picked::Deleted => {
+                    passed();
+                    let Some(before) = predecessor(&key) else { return Ok(None) };
+                    at = before;
+                }
             }
         }
     }
@@ -256,6 +257,23 @@ fn behind(objectid: u64) -> Option<Key> {
     Key::new(objectid, u8::MAX, u64::MAX).successor()
 }
 
+/// A deleted key was on the way.
+fn passed() {
+    #[cfg(feature = "fault-injection")]
+    PASSED.with(|passed| passed.set(passed.get() + 1));
+}
+
+#[cfg(feature = "fault-injection")]
+thread_local! {
+    static PASSED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How many deleted keys were on the way of this thread since it asked last.
+#[cfg(feature = "fault-injection")]
+pub fn passed_over() -> u64 {
+    PASSED.with(|passed| passed.replace(0))
+}
+
 /// Walks one object's items upwards over all layers.
 pub struct Scan<'v> {
     view: &'v View<'v>,
@@ -285,7 +303,7 @@ impl Scan<'_> {
             self.from = key.successor().filter(|next| next.objectid == key.objectid);
             match pick(key, top, mid) {
                 Picked::Value(value) => return Ok(Some((key, Bytes::Owned(value)))),
-                Picked::Deleted => {}
+                Picked::Deleted => passed(),
                 Picked::Below => {
                     let data = self.cursor.as_ref().and_then(|c| c.item()).expect("positioned").1;
                     return Ok(Some((key, Bytes::Owned(data.into()))));

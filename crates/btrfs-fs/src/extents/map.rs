@@ -77,8 +77,8 @@ impl Mapped {
 /// Chosen, not measured.
 pub(crate) const AT_A_TIME: usize = 1024;
 
-/// All extent items that overlap [start, end), in order: for ranges that hold few, or where all are needed. The caller holds the inode: where
-/// somebody changes the file meanwhile, items of before and after lie over each other, and that
+/// All extent items that overlap [start, end), in order: for ranges that hold few, or where all are needed. The caller
+/// holds the inode: where somebody changes the file meanwhile, items of before and after lie over each other, and that
 /// is taken for damage.
 pub(crate) fn map_range(
     view: &View<'_>,
@@ -101,6 +101,40 @@ pub(crate) fn map_first(
     map_some(view, id, sector, range, None, limit)
 }
 
+/// The first `limit` of them, and where the next one begins; behind the last one: where the range ends. Who drops
+/// them and goes on finds that one at once: from a hole behind them it went back over all that was deleted.
+pub(crate) fn map_step(
+    view: &View<'_>,
+    id: InodeId,
+    sector: u64,
+    range: (u64, u64),
+    limit: usize,
+) -> Result<(Vec<Mapped>, u64)> {
+    let mut mapped = map_first(view, id, sector, range, limit + 1)?;
+    let next = if mapped.len() > limit { mapped.pop() } else { None };
+    Ok((mapped, next.map_or(range.1, |next| next.start)))
+}
+
+/// As [`map_step`], without explicit holes: none, where there is nothing but holes.
+pub(crate) fn map_stored(
+    view: &View<'_>,
+    id: InodeId,
+    sector: u64,
+    (start, end): (u64, u64),
+    limit: usize,
+) -> Result<(Vec<Mapped>, u64)> {
+    let mut at = start;
+    while at < end {
+        let (mut mapped, next) = map_step(view, id, sector, (at, end), limit)?;
+        mapped.retain(|extent| !extent.is_hole());
+        if !mapped.is_empty() {
+            return Ok((mapped, next));
+        }
+        at = next;
+    }
+    Ok((Vec::new(), end))
+}
+
 /// As [`map_range`], a few items at a time, of which there may be any number: `each` gets them in order, and answers
 /// whether it wants more.
 pub(crate) fn map_parts(
@@ -112,12 +146,11 @@ pub(crate) fn map_parts(
 ) -> Result<()> {
     let mut at = start;
     while at < end {
-        let mapped = map_first(view, id, sector, (at, end), AT_A_TIME)?;
-        let Some(last) = mapped.last() else { break };
-        if !each(&mapped) || mapped.len() < AT_A_TIME {
+        let (mapped, next) = map_step(view, id, sector, (at, end), AT_A_TIME)?;
+        if mapped.is_empty() || !each(&mapped) {
             break;
         }
-        at = last.end;
+        at = next;
     }
     Ok(())
 }

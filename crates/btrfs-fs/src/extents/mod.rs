@@ -14,7 +14,8 @@ pub(crate) use change::{drop_range, hole_item, insert_regular, put_hole};
 #[cfg(feature = "fault-injection")]
 pub use map::most_mapped;
 pub(crate) use map::{
-    AT_A_TIME, Mapped, MappedKind, map_first, map_near, map_parts, map_range, next_extent,
+    AT_A_TIME, Mapped, MappedKind, map_first, map_near, map_parts, map_range, map_step, map_stored,
+    next_extent,
 };
 pub(crate) use read::{Trust, read, read_extents, read_sectors};
 pub(crate) use round::{sectors_of, sectors_within};

@@ -11,7 +11,7 @@
 
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{AT_A_TIME, Mapped, drop_range, map_first};
+use crate::extents::{AT_A_TIME, Mapped, drop_range, map_step};
 use crate::ino::InodeId;
 use crate::inode::{State, change, put_inode};
 use crate::reserve::cost::{self, SMALL_STEP};
@@ -31,14 +31,11 @@ pub(super) fn drop_content_behind_end(
     let sector = engine.core.sector();
     let keep = state.item.size.next_multiple_of(sector);
     let mut at = keep;
-    loop {
+    while at < u64::MAX {
         let range = (at, u64::MAX);
-        let mapped = map_first(&engine.core.view(), id, sector, range, AT_A_TIME).fs()?;
+        let (mapped, next) = map_step(&engine.core.view(), id, sector, range, AT_A_TIME).fs()?;
         drop_content(engine, id, state, (keep, &mapped))?;
-        match mapped.last() {
-            Some(last) if mapped.len() == AT_A_TIME => at = last.end,
-            _ => break,
-        }
+        at = next;
     }
     state.clean_behind_end = true;
     Ok(())

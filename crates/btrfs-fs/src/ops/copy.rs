@@ -8,7 +8,8 @@ use super::truncate::zero_tail;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{
-    Mapped, MappedKind, drop_range, insert_regular, map_first, map_range, put_hole,
+    Mapped, MappedKind, drop_range, insert_regular, map_first, map_range, map_step, map_stored,
+    put_hole,
 };
 use crate::ino::InodeId;
 use crate::inode::Locked;
@@ -378,13 +379,14 @@ fn insert_shared(
 ) -> Result<Option<Short>> {
     let source_end = range.from + span;
     let mut at = range.from;
+    // Of the source, all up to there.
+    let (mut part, mut known) = (Vec::new(), at);
     while at < source_end {
-        let (view, sector) = (engine.core.view(), engine.core.sector());
-        let part = map_first(&view, source, sector, (at, source_end), STEP).fs()?;
-        drop(view);
-        let all = part.len() < STEP;
-        let end = part.last().filter(|_| !all).map_or(source_end, |last| last.end.min(source_end));
-        let (end, old) = old_items(engine, target, range, at, end)?;
+        if at == known {
+            let (view, sector) = (engine.core.view(), engine.core.sector());
+            (part, known) = map_stored(&view, source, sector, (at, source_end), STEP).fs()?;
+        }
+        let (end, old) = old_items(engine, target, range, at, known)?;
         // And the hole behind them.
         let needs = cost::shares(part.len() as u64 + 1, old);
         let Some(_reservation) = hold_step(engine, needs, std::mem::take(&mut room))? else {
@@ -402,7 +404,7 @@ fn insert_shared(
     Ok(None)
 }
 
-/// The target's part that stands for [from, end) of the source becomes what `part` says of that.
+/// The target's part that stands for [from, end) of the source becomes what `part` says of that, which may say more.
 fn share_step(
     op: &Op<'_>,
     target: &Ref<Inode>,
@@ -413,7 +415,7 @@ fn share_step(
 ) -> Result<()> {
     clear(op, target, state, range, from, end)?;
     let mut at = from;
-    for extent in part.iter().filter(|m| !m.is_hole() && m.start < end) {
+    for extent in part.iter().filter(|m| m.start < end && m.end > from) {
         let piece = (extent.start.max(from), extent.end.min(end));
         fill_hole(op, target, range, at, piece.0);
         insert_one(op, target, state, extent, range, piece)?;
@@ -439,9 +441,8 @@ fn old_items(
 ) -> Result<(u64, u64)> {
     let (start, end) = (range.to + (from - range.from), range.to + (to - range.from));
     let (view, sector) = (engine.core.view(), engine.core.sector());
-    let old = map_first(&view, target.id, sector, (start, end), STEP).fs()?;
-    let last = old.last().filter(|_| old.len() == STEP);
-    Ok((last.map_or(to, |last| from + (last.end.min(end) - start)), old.len() as u64))
+    let (old, next) = map_step(&view, target.id, sector, (start, end), STEP).fs()?;
+    Ok((from + (next - start), old.len() as u64))
 }
 
 /// Empties the target's part that stands for [from, to) of the source.

@@ -10,8 +10,8 @@ use super::truncate::{
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{
-    AT_A_TIME, Mapped, drop_range, insert_regular, map_first, map_parts, map_range, put_hole,
-    sectors_of, sectors_within,
+    AT_A_TIME, Mapped, drop_range, insert_regular, map_first, map_parts, map_range, map_stored,
+    put_hole, sectors_of, sectors_within,
 };
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
@@ -287,21 +287,9 @@ fn drop_stored<'e>(
     Ok(Done::All)
 }
 
-/// The first extents in [start, end), without holes, and up to where these are all.
+/// The first extents in [start, end), without holes, and where the next one begins.
 fn stored_from(engine: &Engine, id: InodeId, start: u64, end: u64) -> Result<(Vec<Mapped>, u64)> {
-    let (mut stored, mut next) = (Vec::new(), end);
-    let take = |mapped: &[Mapped]| {
-        stored.extend(mapped.iter().filter(|m| !m.is_hole()).cloned());
-        if let Some(last) =
-            mapped.last().filter(|_| mapped.len() == AT_A_TIME && !stored.is_empty())
-        {
-            next = last.end.min(end);
-            return false;
-        }
-        true
-    };
-    map_parts(&engine.core.view(), id, engine.core.sector(), (start, end), take).fs()?;
-    Ok((stored, next))
+    map_stored(&engine.core.view(), id, engine.core.sector(), (start, end), AT_A_TIME).fs()
 }
 
 /// Makes whole sectors a hole: what is unwritten goes with what lies below it, which would come to light. The last commit may

@@ -20,9 +20,7 @@ pub(crate) use dirty::{Dirty, Pieces};
 pub(crate) use gaps::Gaps;
 pub(crate) use heard::Heard;
 pub(crate) use locked::Locked;
-pub(crate) use orphans::{
-    OrphanTable, delete_item as delete_orphan_item, put_item as put_orphan_item,
-};
+pub(crate) use orphans::{OrphanTable, delete_item as delete_orphan_item};
 pub(crate) use queue::DirtyQueue;
 pub(crate) use state::{Inode, LOCK_WAITS, Orphan, State};
 pub(crate) use table::InodeTable;

@@ -5,7 +5,7 @@
 //! * what a commit will have to put or delete for the table counts in the delta of its epoch from
 //!   the operation on that makes it so ([`ItemDelta::owe`]), and is paid when the epoch is sealed;
 //! * a number that no slot can have, or one for which there is no memory, has its item in the
-//!   delta at once.
+//!   delta at once, as what is made in steps (a verified file) has.
 //!
 //! What it does not know: when an inode loses its name, and when it is erased.
 //!
@@ -15,20 +15,32 @@ use super::{Orphan, State};
 use crate::ino::InodeId;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind::ORPHAN_ITEM;
-use btrfs_disk::{Key, TreeId};
+use btrfs_disk::{Generation, Key, TreeId};
 use btrfs_txn::delta::{Base, Delta, ObjectEdit};
 use btrfs_txn::{Op, View};
 use locks::{Mutex, Rank};
 use orphans::{Change, Orphans, Release};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Bits of a slot's number for the object id; 21 are left for the tree.
 const OBJECT_BITS: u32 = 40;
 
 pub(crate) struct OrphanTable {
     slots: Option<Orphans>,
-    /// Those that could have a slot, and whose item was put for want of memory instead.
-    without: Mutex<BTreeSet<InodeId>>,
+    /// Those whose item was put by an operation.
+    items: Mutex<BTreeMap<InodeId, Epochs>>,
+}
+
+/// In which epoch an item was put, and in which a later one it went, if it did.
+struct Epochs {
+    put: Generation,
+    gone: Option<Generation>,
+}
+
+impl Epochs {
+    fn has_item(&self, epoch: Generation) -> bool {
+        self.put <= epoch && self.gone.is_none_or(|gone| gone > epoch)
+    }
 }
 
 fn orphans_of(tree: TreeId) -> InodeId {
@@ -44,19 +56,32 @@ fn id_of(number: u64) -> InodeId {
     InodeId::new(TreeId(number >> OBJECT_BITS), number & ((1 << OBJECT_BITS) - 1))
 }
 
-/// The item goes, whoever was in the table.
+/// The item goes, at mount: the table knows nothing of it.
 pub(crate) fn delete_item(op: &Op<'_>, id: InodeId) {
     op.delete(orphans_of(id.tree), ORPHAN_ITEM, id.objectid);
 }
 
-/// What is being made of the inode is to be cleaned up after a crash.
-pub(crate) fn put_item(op: &Op<'_>, id: InodeId) {
-    op.put(orphans_of(id.tree), ORPHAN_ITEM, id.objectid, Box::new([]));
-}
-
 impl OrphanTable {
     pub(super) fn new() -> OrphanTable {
-        OrphanTable { slots: Orphans::new().ok(), without: Mutex::new(Rank::Leaf, BTreeSet::new()) }
+        OrphanTable { slots: Orphans::new().ok(), items: Mutex::new(Rank::Leaf, BTreeMap::new()) }
+    }
+
+    /// What is being made of the inode is to be cleaned up after a crash.
+    pub(crate) fn put_item(&self, op: &Op<'_>, id: InodeId) {
+        let (put, gone) = (op.generation(), None);
+        self.items.lock().entry(id).or_insert(Epochs { put, gone }).gone = None;
+        op.put(orphans_of(id.tree), ORPHAN_ITEM, id.objectid, Box::new([]));
+    }
+
+    /// It is not any more.
+    pub(crate) fn delete_item(&self, op: &Op<'_>, id: InodeId) {
+        let mut items = self.items.lock();
+        match items.get_mut(&id) {
+            Some(epochs) if epochs.put < op.generation() => epochs.gone = Some(op.generation()),
+            _ => _ = items.remove(&id),
+        }
+        drop(items);
+        delete_item(op, id);
     }
 
     /// The inode lost its last name, or never had one.
@@ -68,8 +93,7 @@ impl OrphanTable {
                 Orphan::Slot(slot)
             }
             None => {
-                self.without.lock().insert(id);
-                put_item(op, id);
+                self.put_item(op, id);
                 Orphan::Item
             }
         };
@@ -79,10 +103,7 @@ impl OrphanTable {
     pub(crate) fn unmark(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
         match std::mem::take(&mut state.orphan) {
             Orphan::No => {}
-            Orphan::Item => {
-                self.without.lock().remove(&id);
-                delete_item(op, id);
-            }
+            Orphan::Item => self.delete_item(op, id),
             Orphan::Slot(slot) => {
                 let table = self.slots.as_ref().expect("it has the slot");
                 match table.release(slot, op.generation().0) {
@@ -104,11 +125,12 @@ impl OrphanTable {
             });
         }
         let told = here.len() + gone.len();
-        // One that found no memory in the table since then has put its item already. What is put for others was so by
-        // an epoch that found no room, and that this one has taken over.
-        let without = self.without.lock();
-        gone.retain(|id| !without.contains(id));
-        drop(without);
+        // One whose item an operation has put since then keeps it. What else is put was so by an epoch that found no
+        // room, and that this one has taken over.
+        let mut items = self.items.lock();
+        gone.retain(|id| !items.get(id).is_some_and(|epochs| epochs.has_item(sealed.generation)));
+        items.retain(|_, epochs| epochs.gone.is_none_or(|gone| gone > sealed.generation));
+        drop(items);
         // First who went: one that became an orphan again since then is among the others.
         each_tree(view, gone, |tree, ids| {
             edit(sealed, tree, |o| ids.iter().for_each(|id| o.delete(ORPHAN_ITEM, id.objectid)));

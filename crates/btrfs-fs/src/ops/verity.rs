@@ -13,7 +13,7 @@ use super::subvolume;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents;
-use crate::inode::{Inode, Orphan, State, change, delete_orphan_item, put_inode, put_orphan_item};
+use crate::inode::{Inode, Orphan, State, change, put_inode};
 use crate::reserve::cost;
 use crate::subvol::Caller;
 use crate::verity::{put_bytes, put_descriptor};
@@ -101,7 +101,7 @@ fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
     if state.orphan.is_one() {
         return Ok(false);
     }
-    put_orphan_item(&op, inode.id);
+    engine.inodes.orphans().put_item(&op, inode.id);
     Ok(true)
 }
 
@@ -221,12 +221,13 @@ fn give_up(engine: &Engine, inode: &Ref<Inode>, marked: bool) -> Result<()> {
 
 /// Only who has no name is an orphan still, and has an item by which it is known.
 fn settle_orphan(engine: &Engine, op: &Op<'_>, inode: &Inode, state: &mut State, marked: bool) {
+    let orphans = engine.inodes.orphans();
     match state.orphan {
-        Orphan::No if marked => delete_orphan_item(op, inode.id),
+        Orphan::No if marked => orphans.delete_item(op, inode.id),
         // It lost its last name meanwhile.
         Orphan::Slot(_) if marked => {
-            engine.inodes.orphans().unmark(op, inode.id, state);
-            put_orphan_item(op, inode.id);
+            orphans.unmark(op, inode.id, state);
+            orphans.put_item(op, inode.id);
             state.orphan = Orphan::Item;
         }
         _ => {}

@@ -22,7 +22,7 @@ const PER_EPOCH: u64 = 8 << 10;
 struct Pace {
     epoch: u64,
     items: u64,
-    /// A step made larger what has no room as it is: that is committed first.
+    /// A step made larger what has no room as it is: before the next one that is tried anew.
     grows: bool,
 }
 
@@ -40,7 +40,10 @@ impl Orphans {
             let items = erasure.steps.most as u64;
             let before = self.reservations.need(Priority::Commit);
             let erased = self.step_behind(erasure);
-            pace.grows = self.reservations.need(Priority::Commit) > before;
+            // What no commit has leaves nothing, whatever others do meanwhile.
+            let id = erasure.inode.id;
+            let is_born = self.core.layers().current.items.is_born(id.tree, id.objectid);
+            pace.grows = !is_born && self.reservations.need(Priority::Commit) > before;
             if erased.is_ok() {
                 pace.items += items;
                 self.erasures.stepped();
@@ -57,11 +60,11 @@ impl Orphans {
             return true;
         }
         let epoch = self.core.layers().current.generation.0;
-        if pace.grows && self.reservations.is_short() {
-            return true;
-        }
         if pace.epoch != epoch {
             *pace = Pace { epoch, items: 0, grows: false };
+        }
+        if pace.grows && self.reservations.is_short() {
+            return true;
         }
         let enough = pace.items >= PER_EPOCH;
         if enough {

@@ -3,15 +3,19 @@
 
 mod common;
 
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
-use btrfs_fs::{BtrfsFs, LimitChange};
+use btrfs_fs::{BtrfsFs, LimitChange, Options};
 use common::kernel::kernel;
-use common::{CX, Image, close_and_judge, errno, find, new_file};
+use common::{CX, Cached, Image, close_and_judge, errno, find, new_file, open_device};
 use fuzzing::patch::Patch;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{FallocateMode, FileKind, FileSystem, Ino, SetAttr, WriteFlags};
 
 const MIB: u64 = 1 << 20;
@@ -353,4 +357,74 @@ fn behind_a_refused_last_sector_parts_stay() {
     let content = common::read(&fs, fs.root(), "file");
     assert!(content == [&[3; 5000][..], &[0; 12288 - 5000], &[6; 4096]].concat());
     close_and_judge(&image, fs);
+}
+
+const REFUSED: u8 = 0xee;
+
+/// Refuses sectors full of `REFUSED`, so often.
+#[derive(Default)]
+struct Refuses(AtomicU64);
+
+impl RequestHook for Refuses {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        let Request::Write { pieces, .. } = request else { return go_on() };
+        let mut sectors = pieces.iter().flat_map(|piece| piece.chunks_exact(4096));
+        let left = |n: u64| n.checked_sub(1);
+        if sectors.any(|sector| sector == [REFUSED; 4096])
+            && self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok()
+        {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        go_on()
+    }
+}
+
+/// A full volume on a device that may refuse something, with a file that has space for `MIB` bytes in as many
+/// items as there can be: it is written in steps.
+fn in_many_items(image: &Image) -> (Arc<Hooked<Cached, Refuses>>, BtrfsFs, Ino) {
+    let below = Cached(open_device(&image.path, false));
+    let device = Arc::new(Hooked { below, hook: Refuses::default() });
+    let options = Options { background: false, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("open");
+    let ino = new_file(&fs, "nocow", &[]);
+    fs.set_flags(&CX, ino, NOCOW).expect("chattr +C");
+    fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, MIB).expect("room");
+    for at in (0..MIB).step_by(8192) {
+        fs.write(&CX, ino, at, &[7; 4096], DIRECT).expect("room");
+    }
+    assert_eq!(fill(&fs), libc::ENOSPC);
+    (device, fs, ino)
+}
+
+/// The kernel looks at no count of what it sends out of its cache: all is written, or it hears an error, and all
+/// that has its place and is not refused stays. Who waits for the answer hears of the front.
+#[test]
+fn of_what_comes_out_of_the_cache_no_front_alone_is_an_answer() {
+    testkit::require!(kernel_btrfs);
+    let (len, from, to) = (MIB as usize, 40 * 4096, 48 * 4096);
+    let refused = [vec![5; from], vec![REFUSED; to - from], vec![5; len - to]].concat();
+    for (flags, times, written) in [
+        (CACHED, u64::MAX, Err(libc::EIO)),
+        (CACHED, 1, Ok(len)),
+        (BUFFERED, u64::MAX, Ok(from)),
+        (DIRECT, u64::MAX, Err(libc::EIO)),
+    ] {
+        let what = format!("{flags:?}, refused {times} times");
+        let image = Image::new(256 * MIB, &[]);
+        let (device, fs, ino) = in_many_items(&image);
+        let before = common::read(&fs, fs.root(), "nocow");
+        device.hook.0.store(times, Ordering::SeqCst);
+        let told = fs.write(&CX, ino, 0, &refused, flags).map_err(|error| error.errno());
+        assert_eq!(told, written, "{what}");
+        assert_ne!(device.hook.0.load(Ordering::SeqCst), times, "{what}: it came there");
+        let mut expected = refused.clone();
+        if times > 1 {
+            expected[from..to].copy_from_slice(&before[from..to]);
+        }
+        let content = common::read(&fs, fs.root(), "nocow");
+        let stays = if flags == CACHED { len } else { from };
+        assert!(content[..stays] == expected[..stays], "{what}");
+        drop(device);
+        close_and_judge(&image, fs);
+    }
 }

@@ -239,7 +239,8 @@ pub trait FileSystem: Send + Sync {
 
     /// Fills `buf` from `offset`; returns less than asked only at the end of the file.
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
-    /// Writes all of `data` or fails; may be short only where space ran out part way.
+    /// Writes all of `data` or fails; may be short only where space ran out part way, or the device refused the
+    /// rest, and never of what is `cached`.
     fn write(
         &self,
         cx: &Context,

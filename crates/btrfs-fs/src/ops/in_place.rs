@@ -53,8 +53,9 @@ enum Tried {
     Outgrown,
 }
 
-/// Writes of `data` to `offset` what the file has space for. `None`: that is not what is wanted; of `Parts` some
-/// may be written.
+/// Writes of `data` to `offset` what the file has space for. `None`, or an error: that is not what is wanted, and some
+/// may be written. What comes out of the kernel's cache is written wholly or is not what is wanted, be it that its
+/// front was: the kernel takes any count for all of it.
 pub(super) fn write(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -80,9 +81,9 @@ pub(super) fn write(
         }
         at = stop;
     }
-    let short = want != Want::Parts && !flags.direct && front > offset;
+    let may_be_short = want != Want::Parts && !flags.direct && !flags.cached;
     match refused {
-        _ if front == end || short => {
+        _ if front == end || may_be_short && front > offset => {
             Ok(Some(Written { len: (front - offset) as usize, wants_sync }))
         }
         Some(error) => Err(error),

@@ -91,7 +91,7 @@ pub(crate) fn write(
 /// Where there is no room, and no limit allows more, what the file has may do; nobody looks for room before that
 /// is known. Who waits for the answer is told how much of the front is written, as by the kernel, but for direct writes: of a
 /// short one a kernel behind FUSE makes EIO. What comes out of a cache is lost where it is refused, so all that has its
-/// place stays.
+/// place stays: of that nothing less than all is an answer, and what was written in place may be written once more.
 fn write_where_room_is(
     engine: &Engine,
     inode: &Ref<Inode>,

@@ -225,6 +225,7 @@ impl Run<'_> {
     fn reached(&mut self, judge: bool) {
         let Some(reached) = self.usage.reached.take() else { return };
         if reached.too_many() {
+            self.cx.report.uncounted = true;
             self.cx.add(Finding::new(FindingKind::SharingUncounted));
             return;
         }

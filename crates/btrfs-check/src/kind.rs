@@ -123,6 +123,8 @@ pub(crate) mod remedy {
     pub(super) const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
     pub(super) const LINK_ANEW: &str = "delete it; where it led a crash took";
     pub(super) const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
+    pub(super) const UNCOUNTED: &str =
+        "this is no damage; `btrfs qgroup show` on a mount tells what the kernel counts";
     pub(super) const BEGIN_QUOTA_ANEW: &str =
         "mount it, disable quotas and enable them anew: they count what is written from then on";
     pub(super) const COUNT_ANEW: &str =
@@ -393,7 +395,7 @@ kinds! {
         => "there is a limit for quota group {group}, which does not exist";
     "qgroup-limit-missing" Note LIMIT_ANEW QgroupLimitMissing { group: Group }
         => "quota group {group} has no item for its limit";
-    "sharing-uncounted" Warning RESCAN_QUOTA SharingUncounted
+    "sharing-uncounted" Note UNCOUNTED SharingUncounted
         => "subvolumes share in more ways than are counted: what quota groups hold is not looked at";
     "extent-owner-missing" Warning BEGIN_QUOTA_ANEW ExtentOwnerMissing
         => "content of after simple quotas began does not say who wrote it first";

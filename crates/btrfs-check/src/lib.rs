@@ -8,7 +8,8 @@
 //! Invariants: nothing is ever written; damage is a [`Finding`] and never an error or
 //! a panic (errors are left for a device that cannot be read at all); a sound volume
 //! has no findings; memory grows with the number of extents and links and is bounded
-//! by what the volume really holds, however many subvolumes share it.
+//! by what the volume really holds, however many subvolumes share it; only who asks for the sharing of one
+//! ([`CheckOptions::sharing_of`]) is given each of its extents with all who share that.
 //!
 //! What it does not know: how to repair, and volumes of several devices.
 #![cfg_attr(not(test), deny(unreachable_pub))]

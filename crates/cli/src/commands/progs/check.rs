@@ -52,7 +52,8 @@ Examples
 
 Exit codes
     0  no errors and no warnings
-    1  errors or warnings were found, or the volume cannot be opened
+    1  errors or warnings were found, what -Q or -E asks for is not known, or the volume
+       cannot be opened
 ",
     run,
 };
@@ -149,12 +150,12 @@ fn run(args: Args) -> Result<Exit> {
         (true, _) => {
             out.line(format!("Print quota groups report for {shown}\nUUID: {id}"))?;
             groups(&mut out, &report, true)?;
-            true
+            report.quotas.is_some() || was_counted(&report)
         }
         (false, Some(tree)) => {
             out.line(format!("Print extent state for subvolume {tree} on {shown}\nUUID: {id}"))?;
             sharing(&mut out, &report)?;
-            true
+            was_counted(&report)
         }
         (false, None) => judge(&mut out, &offline, &report, &wanted.start)?,
     };
@@ -204,6 +205,16 @@ fn tell(report: &Report) {
     if report.left_off > 0 {
         say_error(&format!("... and {} more", count(report.left_off, "finding")));
     }
+}
+
+/// Whether it is known who reaches what; where it is not that is told.
+fn was_counted(report: &Report) -> bool {
+    if report.uncounted {
+        say_error(
+            "error: subvolumes share in more ways than are counted: nothing is known of them",
+        );
+    }
+    !report.uncounted
 }
 
 /// Groups whose numbers are wrong, or all of them.
@@ -279,4 +290,18 @@ fn totals(out: &mut Out, offline: &Offline, report: &Report, clean: bool) -> Res
         out.line(format!("{what}: {bytes}"))?;
     }
     out.line(format!(" referenced {}", t.referenced_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who asks for it alone would take nothing for all.
+    #[test]
+    fn what_is_not_counted_is_no_success() {
+        let mut report = Report::default();
+        assert!(was_counted(&report));
+        report.uncounted = true;
+        assert!(!was_counted(&report));
+    }
 }

@@ -7,6 +7,8 @@
 //! What is copied is what was opened, all of it: whoever owns the directory may put other things at its
 //! names meanwhile, and attributes of one thing must not come to the content of another.
 
+mod content;
+
 use super::BUFFER;
 use super::dirs::Dirs;
 use super::error::{At, CopyError, Result};
@@ -17,12 +19,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use vfs::{
-    Context, Entry, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, WriteFlags,
-    XattrMode,
-};
+use vfs::{Context, Entry, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, XattrMode};
 
 /// Copies what `host` names into `parent` of the volume, there called `name`.
 pub fn import_tree(
@@ -185,14 +183,6 @@ struct Frame {
     meta: HostStat,
     /// In reverse order.
     left: Vec<Vec<u8>>,
-}
-
-/// How far the content of a file is copied.
-struct Copied {
-    /// In front of it all is copied, holes among it.
-    at: u64,
-    /// Where the last data ends.
-    written: u64,
 }
 
 struct Import<'a> {
@@ -393,89 +383,6 @@ impl<'a> Import<'a> {
         if held {
             self.fs.forget(ino, 1);
         }
-    }
-
-    /// What is read, whatever size was told: a file of proc tells none, one of sysfs a whole page, and another
-    /// becomes longer or shorter while it is copied.
-    fn content(&mut self, path: &Path, file: &File, mut size: u64, ino: Ino) -> Result<()> {
-        let size_now = || Ok(HostStat::of_file(file).at(path, "stat")?.size);
-        let mut done = Copied { at: 0, written: 0 };
-        while self.ranges((path, file), ino, size, &mut done)? {
-            size = size_now()?;
-            if size <= done.at {
-                self.range((path, file), ino, u64::MAX, &mut done)?;
-                break;
-            }
-        }
-        if done.written < done.at {
-            // The hole at its end, which may have become shorter.
-            let size = Some(size_now()?.min(done.at).max(done.written));
-            let set = SetAttr { size, ..SetAttr::default() };
-            self.fs.setattr(&Context::default(), ino, &set).at(path, "set size")?;
-        }
-        Ok(())
-    }
-
-    /// Copies the data up to `size`; false where the file ends before.
-    fn ranges(
-        &mut self,
-        (path, file): (&Path, &File),
-        ino: Ino,
-        size: u64,
-        done: &mut Copied,
-    ) -> Result<bool> {
-        while done.at < size {
-            let data = host::seek_data(file, done.at).at(path, "seek")?;
-            let Some(start) = data.filter(|start| *start < size) else {
-                done.at = size;
-                break;
-            };
-            let end = host::seek_hole(file, start, size).at(path, "seek")?.max(start + 1);
-            done.at = start;
-            if !self.range((path, file), ino, end, done)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Copies what is in front of `end`; false where the file ends before.
-    fn range(
-        &mut self,
-        (path, file): (&Path, &File),
-        ino: Ino,
-        end: u64,
-        done: &mut Copied,
-    ) -> Result<bool> {
-        while done.at < end {
-            let want = (BUFFER as u64).min(end - done.at) as usize;
-            let got = match file.read_at(&mut self.buffer[..want], done.at) {
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                other => other.at(path, "read")?,
-            };
-            if got == 0 {
-                return Ok(false);
-            }
-            self.write(path, ino, done.at, got)?;
-            done.at += got as u64;
-            done.written = done.at;
-            self.teller.data(path, got as u64);
-        }
-        Ok(true)
-    }
-
-    /// Writes the first `len` bytes of the buffer.
-    fn write(&self, path: &Path, ino: Ino, at: u64, len: usize) -> Result<()> {
-        let (cx, flags) = (Context::default(), WriteFlags::default());
-        let mut done = 0;
-        while done < len {
-            let part = &self.buffer[done..len];
-            match self.fs.write(&cx, ino, at + done as u64, part, flags).at(path, "write")? {
-                0 => return Err(FsError::from(Errno::ENOSPC)).at(path, "write"),
-                n => done += n,
-            }
-        }
-        Ok(())
     }
 
     /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then

@@ -51,7 +51,8 @@ remove it then; nothing is taken away for its name. (Of a file from a volume, in
 another in a volume, nothing stays.)
 
 What fails of one file or directory is told, and the others are copied; where no room is
-left that ends the command.
+left that ends the command. Files of this machine that tell no size are read to their end:
+those of /proc and /sys may fill the volume. -x leaves out what is mounted there.
 
 All changes of one command are one commit: after a crash, and where the device, or the file
 system that the image lies on, refuses content, all are there or none, unless they are larger

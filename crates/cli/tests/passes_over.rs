@@ -27,6 +27,23 @@ fn owner_and_mode(image: &Image, path: &str) -> (u64, String) {
     (told[0]["uid"].as_u64().unwrap(), told[0]["mode"].as_str().unwrap().to_owned())
 }
 
+/// A tree to be merged with that; its words say what is in it.
+fn new_tree(dir: &TempDir) -> String {
+    let made = sh(&format!(
+        "cd {} && mkdir -p t/a t/c && for f in t/a/x t/a/z t/b t/c/d t/e; do echo new > $f; done",
+        dir.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    dir.join("t/.").display().to_string()
+}
+
+fn changed(image: &Image, words: &[&str]) {
+    for words in words {
+        let words = words.replace('@', &image.word());
+        fine(&words.split(' ').collect::<Vec<_>>());
+    }
+}
+
 /// How many things were told to have failed; each may have a line of advice.
 fn messages(told: &str) -> usize {
     told.lines().filter(|line| line.starts_with("spinney: ")).count()
@@ -58,12 +75,7 @@ fn a_tree_is_merged_beside_a_read_only_snapshot() {
     require!(btrfs_progs);
     let image = with_a_read_only_one("passes-merge");
     let dir = TempDir::new("passes-source").unwrap();
-    let made = sh(&format!(
-        "cd {} && mkdir -p t/a t/c && for f in t/a/x t/a/z t/b t/c/d t/e; do echo new > $f; done",
-        dir.path().display()
-    ));
-    assert!(made.status.success(), "{}", text(&made.stderr));
-    let source = dir.join("t/.").display().to_string();
+    let source = new_tree(&dir);
     let (code, told) = failing(&["cp", "-r", &source, &image.at("/t")]);
     assert_eq!((code, messages(&told)), (1, 1), "{told}");
     for path in ["/t/b", "/t/c/d", "/t/e"] {
@@ -74,16 +86,43 @@ fn a_tree_is_merged_beside_a_read_only_snapshot() {
     assert_eq!((code, messages(&told)), (1, 1), "{told}");
 }
 
+/// From another volume, and from the same.
+#[test]
+fn a_tree_of_a_volume_is_merged_beside_a_read_only_snapshot() {
+    require!(btrfs_progs);
+    let dir = TempDir::new("passes-volume-source").unwrap();
+    let source = new_tree(&dir);
+    let other = Image::new("passes-other");
+    for within in [false, true] {
+        let image = with_a_read_only_one("passes-volume");
+        let from = if within { &image } else { &other };
+        fine(&["mkdir", &from.at("/src")]);
+        fine(&["cp", "-r", &source, &from.at("/src")]);
+        for rule in ["-r", "--no-preserve"] {
+            let words = ["cp", "-r", rule, &from.at("/src/."), &image.at("/t")];
+            let (code, told) = failing(&words);
+            assert_eq!((code, messages(&told)), (1, 1), "{told}");
+            for path in ["/t/b", "/t/c/d", "/t/e"] {
+                assert_eq!(fine(&["cat", &image.at(path)]), "new\n", "{path}");
+            }
+            changed(&image, &["rm -r @:/t/b @:/t/c @:/t/e"]);
+        }
+        assert_eq!(fine(&["cat", &image.at("/t/a/x")]), "");
+        // In a directory of the read-only one itself nothing else can be done.
+        let (code, told) = failing(&["cp", "-r", &from.at("/src/."), &image.at("/t/a")]);
+        assert_eq!((code, messages(&told)), (1, 1), "{told}");
+        assert_clean(&image.path);
+    }
+}
+
 #[test]
 fn a_tree_is_merged_beside_a_subvolume_at_its_limit() {
     require!(btrfs_progs);
     let image = Image::new("passes-limit");
-    for words in
-        ["mkdir -p @:/t", "subvolume create @:/t/a", "quota enable @", "qgroup limit 1M @:/t/a"]
-    {
-        let words = words.replace('@', &image.word());
-        fine(&words.split(' ').collect::<Vec<_>>());
-    }
+    changed(
+        &image,
+        &["mkdir -p @:/t", "subvolume create @:/t/a", "quota enable @", "qgroup limit 1M @:/t/a"],
+    );
     let dir = TempDir::new("passes-limit-source").unwrap();
     let made = sh(&format!(
         "cd {} && mkdir -p t/a && head -c 8M /dev/urandom > t/a/x && echo new > t/b",
@@ -91,9 +130,47 @@ fn a_tree_is_merged_beside_a_subvolume_at_its_limit() {
     ));
     assert!(made.status.success(), "{}", text(&made.stderr));
     let source = dir.join("t/.").display().to_string();
-    let (code, told) = failing(&["cp", "-r", &source, &image.at("/t")]);
-    assert!(code == 1 && told.contains("/a/x: quota exceeded"), "{told}");
-    assert_eq!(fine(&["cat", &image.at("/t/b")]), "new\n");
+    let other = Image::new("passes-limit-other");
+    fine(&["mkdir", &other.at("/t")]);
+    fine(&["cp", "-r", &source, &other.at("/t")]);
+    for source in [source, other.at("/t/.")] {
+        let (code, told) = failing(&["cp", "-r", &source, &image.at("/t")]);
+        assert!(code == 1 && told.contains("/a/x: quota exceeded"), "{told}");
+        assert_eq!(fine(&["cat", &image.at("/t/b")]), "new\n");
+        fine(&["rm", &image.at("/t/b")]);
+    }
+}
+
+/// Nodes of 16 KiB have no attribute that is longer.
+#[test]
+fn an_attribute_too_long_for_another_volume_is_one_files_own() {
+    require!(btrfs_progs);
+    let source = Image::with("passes-nodes", &["-n", "65536"]);
+    changed(&source, &["mkdir @:/t", "touch @:/t/one @:/t/two", "chmod 751 @:/t/one"]);
+    fine(&["touch", "-d", "@1000000000", &source.at("/t/one")]);
+    changed(&source, &["xattr set @:/t/one user.a value", "xattr set @:/t/one user.z value"]);
+    fine(&["xattr", "set", &source.at("/t/one"), "user.long", &"x".repeat(20_000)]);
+    let image = Image::with("passes-nodes-target", &["-n", "16384"]);
+    let told_of = |image: &Image, path: &str| {
+        let told = json(&fine(&["stat", "--json", &image.at(path)]));
+        (told[0]["mode"].clone(), told[0]["mtime"].clone())
+    };
+    for (from, target) in [("/t", "/new"), ("/t/.", "/there")] {
+        let (code, told) = failing(&["cp", "-r", &source.at(from), &image.at(target)]);
+        assert!(code == 1 && messages(&told) == 1, "{told}");
+        assert!(told.contains(&format!("{target}/one: no space")), "{told}");
+        let made = |name: &str| format!("{target}/{name}");
+        assert_eq!(fine(&["ls", &image.at(target)]), "one\ntwo\n");
+        // All else that it has is there.
+        assert_eq!(told_of(&image, &made("one")), told_of(&source, "/t/one"));
+        for name in ["user.a", "user.z"] {
+            let value = fine(&["xattr", "get", &image.at(&made("one")), name]);
+            assert_eq!(value.trim_end(), "value");
+        }
+        // Also where it is merged, and the file is there.
+        changed(&image, &["mkdir -p @:/there", "touch @:/there/one"]);
+    }
+    assert_clean(&image.path);
 }
 
 /// ext4 says ENOSPC of an attribute that does not fit into the one block that an inode has for them.
@@ -103,10 +180,9 @@ fn an_attribute_too_long_for_the_target_is_one_files_own() {
     require!(btrfs_progs);
     require!(sh("command -v mkfs.ext4").status.success(), "mkfs.ext4 is not installed");
     let image = Image::new("passes-xattr");
-    for words in ["mkdir @:/t", "touch @:/t/one @:/t/two"] {
-        let words = words.replace('@', &image.word());
-        fine(&words.split(' ').collect::<Vec<_>>());
-    }
+    changed(&image, &["mkdir @:/t", "touch @:/t/one @:/t/two", "chmod 4751 @:/t/one"]);
+    fine(&["touch", "-d", "@1000000000", &image.at("/t/one")]);
+    fine(&["xattr", "set", &image.at("/t/one"), "user.z", "value"]);
     fine(&["xattr", "set", &image.at("/t/one"), "user.long", &"x".repeat(8000)]);
     let (other, point) = (image.dir.join("ext4.img"), image.dir.join("point"));
     fs::create_dir(&point).unwrap();
@@ -114,14 +190,18 @@ fn an_attribute_too_long_for_the_target_is_one_files_own() {
     let mounted = sh(&format!(
         "truncate -s 64M {other} && mkfs.ext4 -q {other} && mount -o loop {other} {point}"
     ));
-    assert!(mounted.status.success(), "{}", text(&mounted.stderr));
+    require!(mounted.status.success(), "no ext4 over a loop device: {}", text(&mounted.stderr));
     let first = failing(&["cp", "-r", &image.at("/t"), &format!("{point}/new")]);
     // Also where it is merged, and the file is there.
     sh(&format!("mkdir {point}/there && touch {point}/there/one"));
     let second = failing(&["cp", "-r", &image.at("/t/."), &format!("{point}/there")]);
-    let seen = sh(&format!("ls {point}/new {point}/there; umount {point}"));
+    let seen = sh(&format!("ls {point}/new {point}/there"));
+    // All else that it has is there.
+    let kept = sh(&format!("stat -c '%a %Y' {point}/new/one {point}/there/one"));
+    sh(&format!("umount {point}"));
     for (code, told) in [first, second] {
         assert!(code == 1 && told.contains("one: set xattr: no space"), "{told}");
     }
     assert_eq!(text(&seen.stdout).matches("two").count(), 2, "{}", text(&seen.stdout));
+    assert_eq!(text(&kept.stdout), "4751 1000000000\n".repeat(2));
 }

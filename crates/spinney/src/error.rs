@@ -71,6 +71,15 @@ impl Error {
         self.0.of_all.unwrap_or_else(|| errno.is_some_and(is_of_all))
     }
 
+    /// That of one attribute, which may be longer than what an inode may have, says nothing of others
+    /// ([`CopyError::is_of_all`]).
+    pub(crate) fn of_attribute(mut self) -> Error {
+        if self.errno() != Some(libc::EROFS) {
+            self.0.of_all = Some(false);
+        }
+        self
+    }
+
     /// Whether another subvolume of the volume that failed may take what this one does not.
     pub(crate) fn is_of_subvolume(&self) -> bool {
         matches!(&self.0.cause, Cause::Volume(said) if is_of_subvolume(said.errno()))

@@ -13,6 +13,7 @@ use super::error::{At, CopyError, Result};
 use super::host::{self, HostDir, HostPlace, HostStat, Target, Thing};
 use super::links::ExportLinks;
 use super::options::{CopyOptions, CopyReport, Lost, Teller};
+use super::tried::Tried;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -399,32 +400,40 @@ impl<'a> Export<'a> {
         let given = self.options.owners && target.give(attr.uid, attr.gid).at(path, "set owner")?;
         // A program of somebody else's must not run as the caller.
         let perm = u32::from(attr.perm) & if given { 0o7777 } else { 0o777 };
-        if self.options.xattrs {
-            self.xattrs(target, path, attr.ino)?;
-        }
+        let tried = match self.options.xattrs {
+            true => self.xattrs(target, path, attr.ino),
+            false => Tried::default(),
+        };
         if attr.kind != FileKind::Symlink {
-            target.set_mode(perm).at(path, "set permissions")?;
+            target.set_mode(tried.perm(perm)).at(path, "set permissions")?;
         }
-        target.set_times(attr.atime, attr.mtime).at(path, "set times")
+        target.set_times(attr.atime, attr.mtime).at(path, "set times")?;
+        tried.result()
     }
 
-    fn xattrs(&self, target: Target<'_>, path: &Path, ino: Ino) -> Result<()> {
-        let mut names = self.fs.listxattr(ino).at(path, "list xattrs")?;
+    fn xattrs(&self, target: Target<'_>, path: &Path, ino: Ino) -> Tried<CopyError> {
+        let mut tried = Tried::default();
+        let names = self.fs.listxattr(ino).at(path, "list xattrs");
+        let there = target.list_xattrs().at(path, "list xattrs");
+        let (names, there) = (tried.all(names), tried.all(there));
+        let (Some(mut names), Some(there)) = (names, there) else { return tried };
         names.sort();
-        for name in target.list_xattrs().at(path, "list xattrs")? {
-            // Only what the host's directory passed on; labels are the host's business.
-            if host::is_acl(&name) && !names.contains(&name) {
-                target.remove_xattr(&name).at(path, "remove xattr")?;
-            }
+        // Only what the host's directory passed on; labels are the host's business.
+        for name in there.iter().filter(|n| host::is_acl(n) && !names.contains(n)) {
+            tried.one(name, target.remove_xattr(name).at(path, "remove xattr"));
         }
         for name in names {
-            let value = self.fs.getxattr(ino, &name).at(path, "read xattr")?;
-            match target.set_xattr(&name, &value) {
-                Err(e) if host::no_such_xattr_here(&e) => self.teller.skipped_xattr(path, &name),
-                other => other.at(path, "set xattr")?,
-            }
+            let value = self.fs.getxattr(ino, &name).at(path, "read xattr");
+            let set = value.and_then(|value| match target.set_xattr(&name, &value) {
+                Err(e) if host::no_such_xattr_here(&e) => {
+                    self.teller.skipped_xattr(path, &name);
+                    Ok(())
+                }
+                other => other.at(path, "set xattr"),
+            });
+            tried.one(&name, set);
         }
-        Ok(())
+        tried
     }
 }
 

@@ -15,6 +15,7 @@ use super::error::{At, CopyError, Result};
 use super::host::{self, HostDir, HostPlace, HostStat, Target, Thing};
 use super::links::ImportLinks;
 use super::options::{CopyOptions, CopyReport, Teller};
+use super::tried::Tried;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -399,40 +400,52 @@ impl<'a> Import<'a> {
             let set = SetAttr { uid, gid, ..SetAttr::default() };
             self.fs.setattr(&cx, ino, &set).at(path, "set owner")?;
         }
-        if self.options.xattrs {
-            self.xattrs((path, source), ino)?;
-        }
+        let tried = match self.options.xattrs {
+            true => self.xattrs((path, source), ino),
+            false => Tried::default(),
+        };
+        let perm = tried.perm(meta.mode & 0o7777) as u16;
         let set = SetAttr {
-            perm: (!meta.is(FileKind::Symlink)).then_some((meta.mode & 0o7777) as u16),
+            perm: (!meta.is(FileKind::Symlink)).then_some(perm),
             atime: Some(SetTime::At(meta.atime)),
             mtime: Some(SetTime::At(meta.mtime)),
             ctime: Some(meta.ctime),
             ..SetAttr::default()
         };
         self.fs.setattr(&cx, ino, &set).at(path, "set attributes")?;
-        Ok(())
+        tried.result()
     }
 
-    fn xattrs(&self, (path, source): (&Path, Target<'_>), ino: Ino) -> Result<()> {
-        let cx = Context::default();
-        let names = source.list_xattrs().at(path, "list xattrs")?;
+    fn xattrs(&self, (path, source): (&Path, Target<'_>), ino: Ino) -> Tried<CopyError> {
+        let (cx, mut tried) = (Context::default(), Tried::default());
+        let names = source.list_xattrs().at(path, "list xattrs");
+        let there = self.fs.listxattr(ino).at(path, "list xattrs");
+        let (names, there) = (tried.all(names), tried.all(there));
+        let (Some(names), Some(there)) = (names, there) else { return tried };
         // What the volume's directory passed on and the host's file does not have.
-        let inherited = self.fs.listxattr(ino).at(path, "list xattrs")?;
-        for name in inherited.iter().filter(|n| host::is_acl(n) && !names.contains(n)) {
-            self.fs.removexattr(&cx, ino, name).at(path, "remove xattr")?;
+        for name in there.iter().filter(|n| host::is_acl(n) && !names.contains(n)) {
+            tried.one(name, self.fs.removexattr(&cx, ino, name).at(path, "remove xattr"));
         }
         for name in names {
             let value = match source.get_xattr(&name) {
                 // Names that are listed and cannot be read (or have just gone).
                 Err(e) if host::cannot_be_read(&e) => continue,
-                other => other.at(path, "read xattr")?,
+                other => other.at(path, "read xattr"),
             };
-            match self.fs.setxattr(&cx, ino, &name, &value, XattrMode::Set) {
-                Err(FsError::Posix(Errno::EOPNOTSUPP)) => self.teller.skipped_xattr(path, &name),
-                other => other.at(path, "set xattr")?,
-            }
+            let set = value.and_then(|value| self.xattr(path, ino, &name, &value));
+            tried.one(&name, set);
         }
-        Ok(())
+        tried
+    }
+
+    fn xattr(&self, path: &Path, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
+        match self.fs.setxattr(&Context::default(), ino, name, value, XattrMode::Set) {
+            Err(FsError::Posix(Errno::EOPNOTSUPP)) => {
+                self.teller.skipped_xattr(path, name);
+                Ok(())
+            }
+            other => other.at(path, "set xattr"),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod host;
 mod import;
 mod links;
 mod options;
+mod tried;
 
 /// Bytes of content that a copy has in memory at a time: calls cost little beside so many.
 /// Chosen, not measured.
@@ -30,3 +31,4 @@ pub use host::{HostDir, HostPlace, HostStat, settled};
 pub use import::{import_attributes, import_contents, import_tree, import_tree_at};
 pub use links::{ExportLinks, ImportLinks};
 pub use options::{CopyOptions, CopyReport, Event, Lost};
+pub use tried::Tried;

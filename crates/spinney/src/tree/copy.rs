@@ -11,10 +11,12 @@ use super::draft::Draft;
 use super::fill::{self, FileAt, Reflink};
 use super::node::{Listed, Node};
 use super::path::join;
+use super::refused::{is_elsewhere, lie_apart};
 use super::target;
 use super::walk::two_names;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
+use btrfs_image::Tried;
 use std::collections::{HashMap, HashSet};
 use vfs::{Attr, Context, FileKind, Ino, SetAttr, SetTime, XattrMode};
 
@@ -97,14 +99,28 @@ impl<'v> TreeCopy<'v> {
         TreeCopy { failed: Some(Box::new(failed)), ..self }
     }
 
-    fn go_on<T: Default>(&mut self, result: Result<T>) -> Result<T> {
-        match (result, &mut self.failed) {
-            (Err(error), Some(failed)) if !error.is_of_all() => {
-                failed(error);
-                Ok(T::default())
-            }
-            (result, _) => result,
+    /// `dir` is what the result is about, or what it would be in; `is_elsewhere`: that leads into another subvolume.
+    /// One that takes nothing is left, and what is beside it copied.
+    fn go_on<T: Default>(&mut self, result: Result<T>, dir: Ino, is_elsewhere: bool) -> Result<T> {
+        let error = match result {
+            Err(error) if self.failed.is_some() => error,
+            result => return result,
+        };
+        let stays = !error.is_of_all() || is_elsewhere;
+        if !stays && !(error.is_of_subvolume() && self.leave(dir)) {
+            return Err(error);
         }
+        if let Some(failed) = &mut self.failed {
+            failed(error);
+        }
+        Ok(T::default())
+    }
+
+    /// Leaves the subvolume of the target that `dir` lies in; false where all that is left goes there.
+    fn leave(&mut self, dir: Ino) -> bool {
+        let is_beside = |frame: &Frame| lie_apart(self.to, frame.to.ino(), dir);
+        let beside = self.stack.iter().rposition(is_beside);
+        beside.inspect(|at| self.stack.truncate(at + 1)).is_some()
     }
 
     /// Copies `node` to the name `name` in `parent`.
@@ -154,18 +170,27 @@ impl<'v> TreeCopy<'v> {
         while let Some(mut frame) = self.stack.pop() {
             let Some(listed) = frame.left.pop() else {
                 let done = self.finish_dir(&frame);
-                self.go_on(done)?;
+                self.go_on(done, frame.to.ino(), false)?;
                 continue;
             };
-            let name = &listed.name;
-            let [path, to_path] = self.paths_of(&frame).map(|path| join(path, name));
-            let node = frame.from.listed(&listed).at(self.from, &path);
-            let below = node.and_then(|node| self.one(node, path, &frame.to, name, to_path));
+            let below = self.below(&frame, &listed);
+            let is_elsewhere = below.as_ref().is_err_and(|error| {
+                let to_path = join(self.paths_of(&frame)[1], &listed.name);
+                error.is_of_subvolume() && is_elsewhere(self.to, &frame.to, &to_path)
+            });
+            let dir = frame.to.ino();
             self.stack.push(frame);
-            let below = self.go_on(below)?;
+            let below = self.go_on(below, dir, is_elsewhere)?;
             self.stack.extend(below);
         }
         self.refused.take().map_or(Ok(()), Err)
+    }
+
+    fn below(&mut self, frame: &Frame, listed: &Listed) -> Result<Option<Frame>> {
+        let name = &listed.name;
+        let [path, to_path] = self.paths_of(frame).map(|path| join(path, name));
+        let node = frame.from.listed(listed).at(self.from, &path)?;
+        self.one(node, path, &frame.to, name, to_path)
     }
 
     fn paths_of(&self, frame: &Frame) -> [&[u8]; 2] {
@@ -386,23 +411,36 @@ impl<'v> TreeCopy<'v> {
         let attr = &from.attr;
         let (uid, gid) = (Some(attr.uid), Some(attr.gid));
         self.set(to, &SetAttr { uid, gid, ..SetAttr::default() }, to_path)?;
-        let theirs = self.from.fs().listxattr(from.ino()).at(self.from, path)?;
-        for name in self.to.fs().listxattr(to.ino()).at(self.to, to_path)? {
-            if !theirs.contains(&name) {
-                self.to.fs().removexattr(&self.cx, to.ino(), &name).at(self.to, to_path)?;
-            }
-        }
-        for name in theirs {
-            let value = self.from.fs().getxattr(from.ino(), &name).at(self.from, path)?;
-            let set = self.to.fs().setxattr(&self.cx, to.ino(), &name, &value, XattrMode::Set);
-            set.at(self.to, to_path)?;
-        }
+        let tried = self.xattrs(from, path, to, to_path);
+        let perm = tried.perm(attr.perm.into()) as u16;
         let set = SetAttr {
-            perm: (!from.is_symlink()).then_some(attr.perm),
+            perm: (!from.is_symlink()).then_some(perm),
             atime: Some(SetTime::At(attr.atime)),
             mtime: Some(SetTime::At(attr.mtime)),
             ..SetAttr::default()
         };
-        self.set(to, &set, to_path)
+        self.set(to, &set, to_path)?;
+        tried.result()
+    }
+
+    fn xattrs(&self, from: &Node, path: &[u8], to: &Node, to_path: &[u8]) -> Tried<Error> {
+        let (source, target) = (self.from.fs(), self.to.fs());
+        let mut tried = Tried::default();
+        let theirs = tried.all(source.listxattr(from.ino()).at(self.from, path));
+        let there = tried.all(target.listxattr(to.ino()).at(self.to, to_path));
+        let (Some(theirs), Some(there)) = (theirs, there) else { return tried };
+        for name in there.iter().filter(|name| !theirs.contains(name)) {
+            let gone = target.removexattr(&self.cx, to.ino(), name);
+            tried.one(name, gone.at(self.to, to_path));
+        }
+        for name in theirs {
+            let value = source.getxattr(from.ino(), &name).at(self.from, path);
+            let set = value.and_then(|value| {
+                let set = target.setxattr(&self.cx, to.ino(), &name, &value, XattrMode::Set);
+                set.at(self.to, to_path).map_err(Error::of_attribute)
+            });
+            tried.one(&name, set);
+        }
+        tried
     }
 }

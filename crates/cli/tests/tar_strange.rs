@@ -94,3 +94,28 @@ fn deep_trees_are_packed_and_unpacked() {
     volume.close().unwrap();
     assert_clean(&image.path);
 }
+
+/// Who packs a path that is refused when it is unpacked hears so.
+#[test]
+fn a_path_that_would_not_come_back_is_told_where_it_is_packed() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-deepest");
+    let archive = image.dir.join("deepest.tar").display().to_string();
+    let name = "d".repeat(250);
+    let volume = spinney::VolumeOptions::new().write(true).open(&image.path).unwrap();
+    volume.create_dir_all(format!("{name}/").repeat(261)).unwrap();
+    volume.close().unwrap();
+    let packed = |top: &str| {
+        let words = ["tar", "-cf", &archive, &image.at(&format!("/{top}"))];
+        text(&Command::new(PROGRAM).args(words).output().unwrap().stderr)
+    };
+    // 65511 bytes.
+    assert_eq!(packed(&name), "");
+    fine(&["tar", "-xf", &archive, &image.at("/")]);
+    fine(&["mkdir", &image.at("/longer-by-more-than-25-bytes")]);
+    fine(&["mv", &image.at(&format!("/{name}")), &image.at("/longer-by-more-than-25-bytes/")]);
+    let said = packed("longer-by-more-than-25-bytes");
+    assert_eq!(said.matches("which `spinney tar -x` refuses").count(), 1, "{said}");
+    let (code, refused) = unpacked(Path::new(&archive), &image.at("/"));
+    assert!(code == Some(1) && refused.contains("is refused"), "{refused}");
+}

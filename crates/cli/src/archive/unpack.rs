@@ -9,8 +9,8 @@
 //!
 //! Work and memory go with an archive's length: it is a stranger's.
 
-use super::pax;
 use super::read::{Member, Reader};
+use super::{LONGEST_NAME, pax};
 use crate::error::{Error, Result, say_error};
 use crate::inside::fill::FileAt;
 use crate::inside::path::{find_through, join, push};
@@ -23,9 +23,6 @@ use std::io::Read;
 use tar::EntryType;
 use vfs::{Attr, Context, Entry, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
 
-/// A longer name is refused. What the kernel takes at once ends at 4 KiB, but trees are deeper, and our own
-/// archives of them are to come back.
-const LONGEST_NAME: usize = 64 << 10;
 /// Linux has no longer attributes.
 const LONGEST_XATTR: usize = 64 << 10;
 

@@ -5,7 +5,7 @@
 //! lost, and each such range is told: the members behind it are where the reader looks for them.
 
 use super::pax::{time_text, xattr_key};
-use super::{BLOCK, padding};
+use super::{BLOCK, LONGEST_NAME, padding};
 use crate::error::{Error, Result, io_text, say_error};
 use crate::inside::fill::FileAt;
 use crate::inside::volumes::At;
@@ -58,6 +58,16 @@ impl Member {
         if to.len() > NAME {
             self.record("linkpath", to);
         }
+    }
+}
+
+/// It is in the archive; others may take it.
+fn warn_of_length(name: &[u8]) {
+    if name.len() > LONGEST_NAME {
+        let (begins, len) = (String::from_utf8_lossy(&name[..100]), name.len());
+        say_error(&format!(
+            "spinney: {begins}: a name of {len} bytes that begins so, which `spinney tar -x` refuses"
+        ));
     }
 }
 
@@ -120,6 +130,7 @@ impl<'f, W: Write> Packer<'f, W> {
         if node.is_dir() && !name.ends_with(b"/") {
             name.push(b'/');
         }
+        warn_of_length(&name);
         let described = self.describe(volume, node, path);
         let Some(mut member) = self.failures.keep(described) else { return Ok(()) };
         let inode = (std::ptr::from_ref(volume) as usize, node.ino());

@@ -38,9 +38,10 @@ sockets are left out. Members are named by the last name of PATH, those of a vol
 
 Unpacking, files that are there are replaced, directories are filled. All is one commit,
 unless it is larger than the memory for uncommitted changes. Names that lead out of
-DIRECTORY, by .. or by a symbolic link of the same archive, are refused. What replaces
-something is made beside it first, and needs room for both meanwhile. Of links and devices it
-may stay there as `.spinney-PID-N` when the command is killed: remove it then.
+DIRECTORY, by .. or by a symbolic link of the same archive, are refused, and paths of more
+than 64 KiB. What replaces something is made beside it first, and needs room for both
+meanwhile. Of links and devices it may stay there as `.spinney-PID-N` when the command is
+killed: remove it then.
 
 Options
     -c, --create              make an archive

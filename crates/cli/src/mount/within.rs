@@ -57,24 +57,40 @@ pub fn find(top: &File, place: &Path, wanted: &Subvol) -> Result<Within> {
         return none();
     }
     let (below, path) = (below.join(&b'/'), names.join(&b'/'));
-    let is_covered = |e: &io::Error| e.raw_os_error() == Some(libc::EXDEV);
-    let found = match directory(&top, &below) {
-        Err(error) if is_covered(&error) => uncovered(&top, &below).map(|dir| (dir, true)),
-        found => found.map(|dir| (dir, false)),
-    };
-    match found.map_err(|e| (e.raw_os_error(), e)) {
+    match reached(&top, &below).map_err(|e| (e.raw_os_error(), e)) {
         Ok((dir, covered)) if is_it(&dir, id, place)? => Ok(match covered {
             true => Within::Covered(below, path),
             false => Within::Below(dir, path),
         }),
+        Err((Some(libc::EXDEV), _)) => {
+            Ok(Within::Nowhere(format!("and something else is mounted over {}", shown(&path))))
+        }
         Ok(_) | Err((Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP), _)) => none(),
         Err((_, error)) => Err(Error::io(&place.join(OsStr::from_bytes(&below)), &error)),
     }
 }
 
+/// And whether something else is mounted on it, or on the way.
+fn reached(top: &File, path: &[u8]) -> io::Result<(File, bool)> {
+    match directory(top, path) {
+        Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
+            uncovered(top, path).map(|dir| (dir, true))
+        }
+        found => found.map(|dir| (dir, false)),
+    }
+}
+
 /// By a mount of its own, in which nothing else is mounted.
 fn uncovered(top: &File, path: &[u8]) -> io::Result<File> {
-    directory(&sys::mount_apart(top)?, path)
+    directory(&sys::mount_apart(top).map_err(covered_still)?, path)
+}
+
+/// Linux before 5.2 has no such mounts, and profiles of containers refuse them.
+fn covered_still(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::ENOSYS) => io::Error::from_raw_os_error(libc::EXDEV),
+        _ => error,
+    }
 }
 
 fn directory(top: &File, path: &[u8]) -> io::Result<File> {
@@ -122,5 +138,20 @@ fn told(wanted: &Subvol) -> String {
         Subvol::Default => "that its default could be".into(),
         Subvol::Id(id) => format!("with the number {id}"),
         Subvol::Path(path) => shown(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_uncovered_is_covered() {
+        for (errno, told) in
+            [(libc::EPERM, libc::EXDEV), (libc::ENOSYS, libc::EXDEV), (libc::ENOMEM, libc::ENOMEM)]
+        {
+            let error = covered_still(io::Error::from_raw_os_error(errno));
+            assert_eq!(error.raw_os_error(), Some(told));
+        }
     }
 }

@@ -6,6 +6,8 @@ use common::mount::{Mount, lacks_fuse, server};
 use common::{Image, eventually, fine, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
 use testkit::require;
 
 /// Accounts within the budget, and what is known beside them.
@@ -64,8 +66,12 @@ fn work(top: &Path, caller: usize) {
     (0..FILES / CALLERS).for_each(|number| fs::remove_file(file(number)).unwrap());
 }
 
-/// While many callers are served, and behind them: each of as many threads has memory of its own. When they did
-/// not leave it to others 185 to 220 MiB were the most, and 162 to 198 stayed; it is 107 to 142, and 75 to 127.
+/// Two servers at once have as many callers each, and the processors by turns.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// While many callers are served, and behind them: each of as many threads has memory of its own. On two processors, where they did
+/// not leave it to others, 185 to 220 MiB were the most, and 162 to 198 stayed; it is 107 to 142, and 75 to 127. There
+/// are as many threads as processors, so with each more of them it may be more.
 fn keeps_to_its_budget(transport: &str) {
     require!(fuse);
     require!(btrfs_progs);
@@ -73,6 +79,9 @@ fn keeps_to_its_budget(transport: &str) {
         return;
     }
     const BUDGET: u64 = 64 << 20;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let processors = available_parallelism().map_or(2, |count| count.get().max(2)) as u64;
+    let spare = BUDGET / 2 * processors;
     let image = Image::with(&format!("kept-{transport}"), &["-m", "single"]);
     let mount = Mount::new(&image, &format!("memory=64m,transport={transport}"));
     let process = server(&image.path).expect("a server");
@@ -87,8 +96,10 @@ fn keeps_to_its_budget(transport: &str) {
     });
     let most = kept(process, "VmHWM:");
     println!("at most {} MiB", most >> 20);
-    eventually("what the threads have goes back", || kept(process, "VmRSS:") < BUDGET * 5 / 2);
-    assert!(most < BUDGET * 3, "{most}");
+    eventually("what the threads have goes back", || {
+        kept(process, "VmRSS:") < BUDGET * 3 / 2 + spare
+    });
+    assert!(most < BUDGET * 2 + spare, "{most}");
     mount.umount();
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Reserver {
     removals: AtomicU64,
     seen: AtomicU64,
     /// One removal, or write in place, at a time looks for the last room, or each takes from the others what all of
-    /// them need one after the other.
+    /// them need one after the other. Nobody who has it waits for what is erased: that may need it.
     last_room: Mutex<()>,
     /// The epoch whose commit somebody has asked for since room runs short.
     asked: AtomicU64,
@@ -255,15 +255,15 @@ impl Reserver {
         self.core.health.writable().fs()?;
         self.wait_for_memory(priority)?;
         let patient = priority != Priority::Normal;
-        let (mut search, mut turn) = (self.search(), None);
+        let mut search = self.search();
         loop {
             self.looks(&mut search);
             match self.reservations.hold(cost, priority) {
                 Err(FsError::Posix(Errno::ENOSPC)) => {}
                 other => return other,
             }
-            if patient && turn.is_none() {
-                turn = Some(self.last_room.lock());
+            if patient && search.turn.is_none() {
+                search.turn = Some(self.last_room.lock());
                 continue;
             }
             // Not for this one operation alone: that is what makes a commit worth its while.

@@ -5,6 +5,7 @@
 use super::Reserver;
 use crate::error::IntoFs;
 use btrfs_space::{Kind, Priority};
+use locks::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vfs::{Errno, FsError, Result};
@@ -39,7 +40,9 @@ const ONE_STEP: Duration = Duration::from_secs(10);
 pub(super) const ERASURES: u32 = 20;
 
 /// What one search for room has done so far.
-pub(super) struct Search {
+pub(super) struct Search<'r> {
+    /// No other removal or write in place looks for room.
+    pub(super) turn: Option<MutexGuard<'r, ()>>,
     commits: u32,
     waited: bool,
     /// Times that others have ended for it.
@@ -53,20 +56,20 @@ pub(super) struct Search {
 
 impl Reserver {
     /// One that begins.
-    pub(super) fn search(&self) -> Search {
+    pub(super) fn search(&self) -> Search<'_> {
         let (erased, chunks) = (self.erasures.steps(), self.core.space.chunk_changes());
-        Search { commits: 0, waited: false, ends: 0, erased, erasures: 0, chunks }
+        Search { turn: None, commits: 0, waited: false, ends: 0, erased, erasures: 0, chunks }
     }
 
     /// It looks whether there is room: chunks that come or go from now on are a reason to look again.
-    pub(super) fn looks(&self, search: &mut Search) {
+    pub(super) fn looks(&self, search: &mut Search<'_>) {
         search.chunks = self.core.space.chunk_changes();
     }
 
     /// Does the next thing that may make room for `wanted` bytes; false: nothing is left.
     pub(super) fn find_room(
         &self,
-        search: &mut Search,
+        search: &mut Search<'_>,
         kind: Kind,
         wanted: u64,
         priority: Priority,
@@ -102,14 +105,22 @@ impl Reserver {
         if self.core.space.reclaim_for(kind, search.chunks).fs()? {
             return Ok(true);
         }
-        // A removal may be what is being erased.
-        let comes = priority != Priority::Delete
-            && search.erasures < ERASURES
-            && self.erasures_came_on(&mut search.erased);
+        Ok(self.erased_meanwhile(search, priority))
+    }
+
+    /// Waits for what is being erased in the background, which may be a removal itself, and allows commits anew that
+    /// give it back. False: nothing comes.
+    fn erased_meanwhile(&self, search: &mut Search<'_>, priority: Priority) -> bool {
+        if priority == Priority::Delete || search.erasures == ERASURES {
+            return false;
+        }
+        // A step may have to look for the last room.
+        search.turn = None;
+        let comes = self.erasures_came_on(&mut search.erased);
         if comes {
             (search.commits, search.erasures) = (0, search.erasures + 1);
         }
-        Ok(comes)
+        comes
     }
 
     /// Waits until erasing in the background has come to where a commit gives back what it brought.
@@ -131,7 +142,7 @@ impl Reserver {
 
     /// Waits for those who hold room for what they do, and allows one commit more, which gives back
     /// what it was. False: nobody is under way, or it was enough.
-    pub(super) fn others_end(&self, search: &mut Search) -> bool {
+    pub(super) fn others_end(&self, search: &mut Search<'_>) -> bool {
         if search.ends == PATIENCE || !self.reservations.are_under_way() {
             return false;
         }

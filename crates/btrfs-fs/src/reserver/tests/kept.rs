@@ -1,8 +1,9 @@
 //! What is kept for commits is there for each of them, on small volumes in memory whose room others have.
 
-use super::{CX, Interruption, all_for, all_ordinary, create, end, name, stat, with_files};
-use crate::reserve::cost;
+use super::{CX, Interruption, all_for, all_ordinary, create, end, name, stat, unlink, with_files};
+use crate::erasures::Erasure;
 use crate::reserve::tests::{volume, volume_on};
+use crate::reserve::{Cost, cost};
 use crate::{BtrfsFs, Caller};
 use blockdev::MemDevice;
 use blocksim::Hooked;
@@ -140,6 +141,55 @@ fn a_commit_without_room_beside_nobody_who_reads_takes_no_wait_from_the_next() {
     });
     assert!(waits() > before, "a reader is waited for");
     drop((some, rest));
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}
+
+/// A file that only waits to be erased in the background, as the thread there has it.
+fn to_erase(fs: &BtrfsFs, ino: Ino, number: u64) -> Erasure {
+    unlink(fs, number).expect("unlink");
+    let health = &fs.engine.core.health;
+    health.refuse_changes(true);
+    fs.forget(ino, 1);
+    health.refuse_changes(false);
+    let waiting = fs.engine.orphans.erasures.take_set_aside().pop().expect("it waits");
+    Erasure { looks_for_room: true, ..waiting }
+}
+
+/// Who writes in place waits for what is erased, and a step of that looks for the last room itself: neither keeps
+/// the other from it.
+#[test]
+fn who_writes_in_place_leaves_the_last_room_to_what_he_waits_for() {
+    let (fs, inos) = with_files(100);
+    let (engine, (last, inos)) = (&fs.engine, inos.split_last().expect("files"));
+    let erasures = &engine.orphans.erasures;
+    let erasure = to_erase(&fs, *last, 99);
+    let rest = all_for(&fs, Priority::Delete);
+    let (before, ended) = (stat(&fs, "commit.for_space"), AtomicBool::new(false));
+    erasures.serve(true);
+    erasures.add(erasure);
+    // More than a commit gives back of what is held for it.
+    let cost = Cost { bytes: rest.bytes() / 8, ..Cost::default() };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let held = engine.reserver.reserve_in_place(cost).map(drop);
+            ended.store(true, Ordering::Release);
+            held
+        });
+        // It looks for room from here on.
+        while stat(&fs, "commit.for_space") == before && !ended.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let mut erasure = erasures.next().expect("it waits");
+        let erased = engine.orphans.step_behind(&mut erasure);
+        assert!(!ended.load(Ordering::Acquire), "the step waited for who waited for it");
+        // As it would be behind some steps.
+        drop(rest);
+        erasures.stepped();
+        engine.orphans.settle(erasure, erased);
+        erasures.serve(false);
+        writer.join().expect("no panic").expect("there is room");
+    });
     inos.iter().for_each(|ino| fs.forget(*ino, 1));
     fs.destroy().expect("close");
 }

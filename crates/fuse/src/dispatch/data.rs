@@ -56,6 +56,10 @@ impl Dispatcher {
             self.notifier.data_changed(ino, arg.offset, len);
         }
         let written = result?;
+        if cached && written < data.len() {
+            // The kernel takes any count for all of them, and drops the pages.
+            return Err(Errno::ENOSPC.into());
+        }
         out.put(&WriteOut { size: written as u32, padding: 0 })
     }
 

@@ -1,12 +1,14 @@
 //! File contents through a mount.
 
-use crate::fixture::Mount;
+use crate::fixture::{Mount, able, with_transport};
 use crate::over_both_transports;
 use crate::sys::{self, Mapping, sh};
+use fuse::{Config, Transport};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 
 over_both_transports!(
     content_survives_the_page_cache,
@@ -290,4 +292,24 @@ fn programs_can_be_run(mount: &Mount) {
     fs::write(mount.path("script"), "#!/bin/sh\necho ran\n").unwrap();
     sh(&format!("chmod +x {}", mount.path("script").display()));
     assert_eq!(sh(&mount.path("script").display().to_string()), "ran\n");
+}
+
+/// The kernel looks at no count of what it sends out of its cache.
+#[test]
+fn what_is_written_in_part_out_of_the_cache_is_an_error() {
+    if !able() {
+        return;
+    }
+    let config = Config { writeback: true, ..with_transport(Transport::Classic) };
+    let mount = Mount::new(&config).expect("mount");
+    let file = File::create(mount.path("file")).unwrap();
+    let told = |halves| {
+        mount.spy.writes_halves.store(halves, Ordering::Relaxed);
+        file.write_all_at(&pattern(100_000, 5), 0).unwrap();
+        file.sync_all().map_err(|error| error.raw_os_error())
+    };
+    assert_eq!(told(true), Err(Some(libc::ENOSPC)));
+    assert_eq!(told(false), Ok(()));
+    drop_caches();
+    assert!(fs::read(mount.path("file")).unwrap() == pattern(100_000, 5));
 }

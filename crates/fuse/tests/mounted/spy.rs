@@ -31,6 +31,8 @@ pub struct Spy {
     pub destroy_panics: bool,
     /// Listings are not whole, if names come meanwhile.
     pub loses_names: AtomicBool,
+    /// Of what comes out of the kernel's cache the half is written.
+    pub writes_halves: AtomicBool,
     /// Names stand so much further behind in their directories than the model has them.
     pub further: u64,
     /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
@@ -174,7 +176,9 @@ impl FileSystem for Spy {
         flags: WriteFlags,
     ) -> Result<usize> {
         self.note(if flags.sync { "synchronous write" } else { "write" });
-        self.model.write(cx, ino, offset, data, flags)
+        let half = flags.cached && self.writes_halves.load(Ordering::Relaxed);
+        let len = if half { data.len() / 2 } else { data.len() };
+        self.model.write(cx, ino, offset, &data[..len], flags)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {

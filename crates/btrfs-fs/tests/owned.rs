@@ -428,3 +428,36 @@ fn of_what_comes_out_of_the_cache_no_front_alone_is_an_answer() {
         close_and_judge(&image, fs);
     }
 }
+
+/// What is in memory of a file, and about to be written over, does not take the space that the write has.
+#[test]
+fn what_is_in_memory_takes_no_space_from_a_write_over_it() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    let writes = [(8192, 4096), (100, 100)];
+    let files = [BUFFERED, DIRECT, CACHED].map(|flags| {
+        writes.map(|(len, at)| {
+            let name = format!("{flags:?} {at}");
+            let ino = new_file(&fs, &name, &[]);
+            fs.fallocate(&CX, ino, FallocateMode::KeepSize, 0, MIB).expect("room");
+            (flags, len, at, name, ino)
+        })
+    });
+    let little = new_file(&fs, "little", &[8; 24 << 10]);
+    assert_eq!(fill(&fs), libc::ENOSPC);
+    // Room for the first writes, and not for the others.
+    fs.unlink(&CX, fs.root(), b"little").expect("unlink");
+    fs.forget(little, 1);
+    fs.sync().expect("sync");
+    for (flags, len, at, name, ino) in files.iter().flatten() {
+        let commits = common::stat(&fs, "commit.count");
+        fs.write(&CX, *ino, 0, &vec![1; *len], BUFFERED).expect("room in memory");
+        let written = fs.write(&CX, *ino, *at, &vec![2; 64 << 10], *flags);
+        assert_eq!(written.map_err(|error| error.errno()), Ok(64 << 10), "{name}");
+        assert_eq!(common::stat(&fs, "commit.count"), commits, "{name}: it was in memory");
+        let expected = [vec![1; *at as usize], vec![2; 64 << 10]].concat();
+        assert!(common::read(&fs, fs.root(), name) == expected, "{name}");
+    }
+    close_and_judge(&image, fs);
+}

@@ -342,8 +342,9 @@ fn land_range(
     Ok(())
 }
 
-/// Stores what is dirty in front of `before` from the end of the file on the volume on, for who is about to store
-/// something there, and hears it where that is refused: it stays in memory then. The caller holds addresses still.
+/// Stores what is dirty in front of the sector of `before` from the end of the file on the volume on, for who is about
+/// to store that sector anew and more behind it, and hears it where that is refused: it stays in memory then. What he
+/// stores anew keeps what it has on the volume: preallocated space takes content once. The caller holds addresses still.
 pub(crate) fn land_in_front(
     writeback: &Writeback,
     id: InodeId,
@@ -351,12 +352,14 @@ pub(crate) fn land_in_front(
     before: u64,
 ) -> Result<()> {
     let Some(mut dirty) = state.dirty.take() else { return Ok(()) };
+    let sector = writeback.core.sector();
+    let before = before / sector * sector;
     let mut landed = Ok(());
     while landed.is_ok()
         && let Some(first) = dirty.first_from(state.landed_size).filter(|first| *first < before)
     {
-        let start = first / writeback.core.sector() * writeback.core.sector();
-        let end = dirty.run_end(start).min(start + BATCH);
+        let start = first / sector * sector;
+        let end = dirty.run_end(start).min(start + BATCH).min(before);
         let range = (start, end);
         landed = land_range(writeback, id, state, &mut dirty, range, WriteMode::Through);
     }

@@ -107,7 +107,7 @@ impl<'v> TreeCopy<'v> {
             result => return result,
         };
         let stays = !error.is_of_all() || is_elsewhere;
-        if !stays && !(error.is_of_subvolume() && self.leave(dir)) {
+        if !(stays || error.is_of_subvolume() && self.leave(dir)) {
             return Err(error);
         }
         if let Some(failed) = &mut self.failed {

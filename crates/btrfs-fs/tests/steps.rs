@@ -234,7 +234,7 @@ fn few_extents_are_looked_at_together_and_deleted_ones_no_more() {
     for (what, change) in changes {
         let (device, fs) = mount(&image);
         let ino = common::find(&fs, fs.root(), "file").expect("there");
-        (btrfs_fs::most_mapped(), btrfs_fs::passed_over());
+        let _before = (btrfs_fs::most_mapped(), btrfs_fs::passed_over());
         change(&fs, ino).expect(what);
         let (most, passed) = (btrfs_fs::most_mapped(), btrfs_fs::passed_over());
         assert!((1..1100).contains(&most), "{what}: {most} at once");

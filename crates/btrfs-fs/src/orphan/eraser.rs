@@ -44,6 +44,11 @@ impl Orphans {
             let id = erasure.inode.id;
             let is_born = self.core.layers().current.items.is_born(id.tree, id.objectid);
             pace.grows = !is_born && self.reservations.need(Priority::Commit) > before;
+            // Not that before the step, which may have looked for room by commits that found none.
+            let epoch = self.core.layers().current.generation.0;
+            if pace.grows && pace.epoch != epoch {
+                (pace.epoch, pace.items) = (epoch, 0);
+            }
             if erased.is_ok() {
                 pace.items += items;
                 self.erasures.stepped();

@@ -150,6 +150,7 @@ fn an_attribute_too_long_for_another_volume_is_one_files_own() {
     fine(&["touch", "-d", "@1000000000", &source.at("/t/one")]);
     changed(&source, &["xattr set @:/t/one user.a value", "xattr set @:/t/one user.z value"]);
     fine(&["xattr", "set", &source.at("/t/one"), "user.long", &"x".repeat(20_000)]);
+    changed(&source, &["ln @:/t/one @:/t/zone"]);
     let image = Image::with("passes-nodes-target", &["-n", "16384"]);
     let told_of = |image: &Image, path: &str| {
         let told = json(&fine(&["stat", "--json", &image.at(path)]));
@@ -160,7 +161,11 @@ fn an_attribute_too_long_for_another_volume_is_one_files_own() {
         assert!(code == 1 && messages(&told) == 1, "{told}");
         assert!(told.contains(&format!("{target}/one: no space")), "{told}");
         let made = |name: &str| format!("{target}/{name}");
-        assert_eq!(fine(&["ls", &image.at(target)]), "one\ntwo\n");
+        assert_eq!(fine(&["ls", &image.at(target)]), "one\ntwo\nzone\n");
+        let number = |name: &str| {
+            json(&fine(&["stat", "--json", &image.at(&made(name))]))[0]["ino"].as_u64()
+        };
+        assert!(number("one").is_some() && number("one") == number("zone"), "it has two names");
         // All else that it has is there.
         assert_eq!(told_of(&image, &made("one")), told_of(&source, "/t/one"));
         for name in ["user.a", "user.z"] {

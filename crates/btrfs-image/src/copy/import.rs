@@ -299,8 +299,10 @@ impl<'a> Import<'a> {
             Source::File(ref file) => self.whole(&path, file, meta.size, ino, (parent, name)),
             Source::Closed(..) | Source::Other(_) => Ok(()),
         };
+        // It stays as well where not all of them can be had, and so do its other names.
+        let stays = filled.is_ok();
         let filled = filled.and_then(|()| self.attributes((&path, source.target()), ino, &meta));
-        if filled.is_ok() && kind != FileKind::Dir && meta.nlink > 1 {
+        if stays && kind != FileKind::Dir && meta.nlink > 1 {
             self.links.insert(&meta, ino);
         } else {
             self.fs.forget(ino, 1);

@@ -231,8 +231,9 @@ impl<'v> TreeCopy<'v> {
         match old {
             Some(old) if self.overwrites(&node, &old) => {
                 self.content(&node, &path, &old, &to_path)?;
-                self.rest(&node, &path, &old, &to_path)?;
+                let rest = self.rest(&node, &path, &old, &to_path);
                 self.remember(&node, old);
+                rest?;
             }
             old => self.put(&node, &path, old.is_some(), (parent, name), &to_path)?,
         }
@@ -257,11 +258,15 @@ impl<'v> TreeCopy<'v> {
         };
         self.content(node, path, &made, to_path)?;
         draft.is_good();
-        self.rest(node, path, &made, to_path)?;
-        draft.keep().at(self.to, to_path)?;
+        let rest = self.rest(node, path, &made, to_path);
+        if rest.is_ok() {
+            draft.keep().at(self.to, to_path)?;
+        }
         // What was taken away again has no name that others could be added to.
-        self.remember(node, made);
-        Ok(())
+        if rest.is_ok() || !taken {
+            self.remember(node, made);
+        }
+        rest
     }
 
     fn content(&self, node: &Node, path: &[u8], made: &Node, to_path: &[u8]) -> Result<()> {

@@ -13,30 +13,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use vfs::{FileKind, FileSystem, Ino, XattrMode};
 
+/// A commit.
+fn label(fs: &BtrfsFs, text: &str) {
+    fs.set_label(&CX, text.as_bytes()).expect("label");
+}
+
+/// Behind a commit beside somebody who reads older roots the next one waits for him.
+fn assert_waits_for_reader(fs: &BtrfsFs, when: &str) {
+    let waits = || stat(fs, "commit.after_readers");
+    let reads = fs.engine.core.roots();
+    label(fs, &format!("first {when}"));
+    let (before, done) = (waits(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let reads = reads;
+            while waits() == before && !done.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            drop(reads);
+        });
+        label(fs, &format!("second {when}"));
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(waits() > before, "a reader is waited for {when}");
+}
+
 /// What a commit freed is pinned while somebody reads older roots. The next one waits for him a while, where
 /// that is all that it could have; each time.
 #[test]
 fn a_commit_waits_for_what_the_one_before_has_freed() {
     let (fs, inos) = with_files(2000);
     let rest = all_for(&fs, Priority::Delete);
-    // Each is a commit.
-    let label = |text: &str| fs.set_label(&CX, text.as_bytes()).expect("label");
-    let waits = || stat(&fs, "commit.after_readers");
     for round in 0..3 {
-        let reads = fs.engine.core.roots();
-        label(&format!("first {round}"));
-        let (before, done) = (waits(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let reads = reads;
-                while waits() == before && !done.load(Ordering::Relaxed) {
-                    std::thread::yield_now();
-                }
-                drop(reads);
-            });
-            label(&format!("second {round}"));
-            done.store(true, Ordering::Relaxed);
-        });
+        assert_waits_for_reader(&fs, &format!("of round {round}"));
     }
     end(&fs, &inos, rest, "the label is kept");
 }
@@ -121,25 +130,9 @@ fn a_commit_without_room_beside_nobody_who_reads_takes_no_wait_from_the_next() {
     let space = &fs.engine.core.space;
     // More than is left of what is kept, less than one commit takes.
     let some = space.reserve_metadata(16384, Priority::Commit).expect("it is kept for commits");
-    let label = |text: &str| fs.set_label(&CX, text.as_bytes()).expect("label");
-    let waits = || stat(&fs, "commit.after_readers");
-    label("nobody reads");
+    label(&fs, "nobody reads");
     assert_eq!(space.pinned(Kind::Metadata), 0);
-    let reads = fs.engine.core.roots();
-    label("frees");
-    let (before, done) = (waits(), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let reads = reads;
-            while waits() == before && !done.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            drop(reads);
-        });
-        label("waits");
-        done.store(true, Ordering::Relaxed);
-    });
-    assert!(waits() > before, "a reader is waited for");
+    assert_waits_for_reader(&fs, "behind it");
     drop((some, rest));
     inos.iter().for_each(|ino| fs.forget(*ino, 1));
     fs.destroy().expect("close");

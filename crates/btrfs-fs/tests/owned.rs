@@ -379,21 +379,35 @@ impl RequestHook for Refuses {
     }
 }
 
-/// A full volume on a device that may refuse something, with a file that has space for `MIB` bytes in as many
-/// items as there can be: it is written in steps.
-fn in_many_items(image: &Image) -> (Arc<Hooked<Cached, Refuses>>, BtrfsFs, Ino) {
+/// A full volume on a device that may refuse something, and a file that `make` made.
+fn full(image: &Image, make: fn(&BtrfsFs) -> Ino) -> (Arc<Hooked<Cached, Refuses>>, BtrfsFs, Ino) {
     let below = Cached(open_device(&image.path, false));
     let device = Arc::new(Hooked { below, hook: Refuses::default() });
     let options = Options { background: false, ..Options::default() };
     let fs = BtrfsFs::open_device(device.clone(), options).expect("open");
-    let ino = new_file(&fs, "nocow", &[]);
+    let ino = make(&fs);
+    assert_eq!(fill(&fs), libc::ENOSPC);
+    (device, fs, ino)
+}
+
+/// It has space for `MIB` bytes in as many items as there can be: it is written in steps.
+fn nocow(fs: &BtrfsFs) -> Ino {
+    let ino = new_file(fs, "file", &[]);
     fs.set_flags(&CX, ino, NOCOW).expect("chattr +C");
     fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, MIB).expect("room");
     for at in (0..MIB).step_by(8192) {
         fs.write(&CX, ino, at, &[7; 4096], DIRECT).expect("room");
     }
-    assert_eq!(fill(&fs), libc::ENOSPC);
-    (device, fs, ino)
+    ino
+}
+
+/// So has this one, and once only.
+fn preallocated(fs: &BtrfsFs) -> Ino {
+    let ino = new_file(fs, "file", &[]);
+    for at in (0..MIB).step_by(4096) {
+        fs.fallocate(&CX, ino, FallocateMode::Allocate, at, 4096).expect("room");
+    }
+    ino
 }
 
 /// The kernel looks at no count of what it sends out of its cache: all is written, or it hears an error, and all
@@ -411,8 +425,8 @@ fn of_what_comes_out_of_the_cache_no_front_alone_is_an_answer() {
     ] {
         let what = format!("{flags:?}, refused {times} times");
         let image = Image::new(256 * MIB, &[]);
-        let (device, fs, ino) = in_many_items(&image);
-        let before = common::read(&fs, fs.root(), "nocow");
+        let (device, fs, ino) = full(&image, nocow);
+        let before = common::read(&fs, fs.root(), "file");
         device.hook.0.store(times, Ordering::SeqCst);
         let told = fs.write(&CX, ino, 0, &refused, flags).map_err(|error| error.errno());
         assert_eq!(told, written, "{what}");
@@ -421,9 +435,37 @@ fn of_what_comes_out_of_the_cache_no_front_alone_is_an_answer() {
         if times > 1 {
             expected[from..to].copy_from_slice(&before[from..to]);
         }
-        let content = common::read(&fs, fs.root(), "nocow");
+        let content = common::read(&fs, fs.root(), "file");
         let stays = if flags == CACHED { len } else { from };
         assert!(content[..stays] == expected[..stays], "{what}");
+        drop(device);
+        close_and_judge(&image, fs);
+    }
+}
+
+/// What one try has written is not what another lacks.
+#[test]
+fn what_is_preallocated_takes_content_once_however_often_it_is_tried() {
+    testkit::require!(kernel_btrfs);
+    let (len, from, to) = (MIB as usize, 40 * 4096, 48 * 4096);
+    let content = [vec![5; from], vec![REFUSED; to - from], vec![5; len - to]].concat();
+    for (flags, times, written) in [
+        (DIRECT, 1, Ok(len)),
+        (DIRECT, u64::MAX, Err(libc::EIO)),
+        (BUFFERED, 1, Ok(from)),
+        (CACHED, 1, Ok(len)),
+        (CACHED, u64::MAX, Err(libc::EIO)),
+    ] {
+        let what = format!("{flags:?}, refused {times} times");
+        let image = Image::new(256 * MIB, &[]);
+        let (device, fs, ino) = full(&image, preallocated);
+        device.hook.0.store(times, Ordering::SeqCst);
+        let told = fs.write(&CX, ino, 0, &content, flags).map_err(|error| error.errno());
+        assert_eq!(told, written, "{what}");
+        assert_ne!(device.hook.0.load(Ordering::SeqCst), times, "{what}: it came there");
+        let stays = written.unwrap_or(from);
+        let back = common::read(&fs, fs.root(), "file");
+        assert!(back[..stays] == content[..stays], "{what}");
         drop(device);
         close_and_judge(&image, fs);
     }

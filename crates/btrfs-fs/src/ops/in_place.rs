@@ -53,41 +53,73 @@ enum Tried {
     Outgrown,
 }
 
-/// Writes of `data` to `offset` what the file has space for. `None`, or an error: that is not what is wanted, and some
-/// may be written. What comes out of the kernel's cache is written wholly or is not what is wanted, be it that its
-/// front was: the kernel takes any count for all of it.
-pub(super) fn write(
-    engine: &Engine,
-    inode: &Ref<Inode>,
-    (offset, data): (u64, &[u8]),
+/// A write into what its file has, in one try or several. What one has written the next begins behind:
+/// preallocated space takes content once, so what a try wrote there has no space for another.
+pub(super) struct InPlace<'w> {
+    engine: &'w Engine,
+    inode: &'w Ref<Inode>,
+    offset: u64,
+    data: &'w [u8],
     flags: WriteFlags,
-    want: Want,
-) -> Result<Option<Written>> {
-    let end = offset + data.len() as u64;
-    if !may_have_space(engine, inode, (offset, end), want)? {
-        return Ok(None);
+    /// It is written up to there without a gap.
+    front: u64,
+    wants_sync: bool,
+}
+
+impl<'w> InPlace<'w> {
+    pub(super) fn new(
+        engine: &'w Engine,
+        inode: &'w Ref<Inode>,
+        (offset, data): (u64, &'w [u8]),
+        flags: WriteFlags,
+    ) -> InPlace<'w> {
+        InPlace { engine, inode, offset, data, flags, front: offset, wants_sync: false }
     }
-    let (mut at, mut front, mut wants_sync, mut refused) = (offset, offset, false, None);
-    while at < end && (front == at || want == Want::Parts) {
-        let (stop, items) = step_from(engine, inode, at, end)?;
-        let part = &data[(at - offset) as usize..(stop - offset) as usize];
-        match write_step(engine, inode, (at, part), flags, (want, items)) {
-            Ok(Tried::Outgrown) => continue,
-            Ok(Tried::UpTo(upto, sync)) => {
-                front = if front == at { upto } else { front };
-                wants_sync |= sync;
+
+    /// What is not written, and where it goes.
+    pub(super) fn rest(&self) -> (u64, &'w [u8]) {
+        (self.front, self.part(self.front, self.end()))
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+
+    fn part(&self, from: u64, to: u64) -> &'w [u8] {
+        &self.data[(from - self.offset) as usize..(to - self.offset) as usize]
+    }
+
+    /// Writes of the rest what the file has space for. `None`, or an error: that is not what is wanted, and some
+    /// may be written. What comes out of the kernel's cache is written wholly or is not what is wanted, be it that
+    /// its front was: the kernel takes any count for all of it.
+    pub(super) fn go_on(&mut self, want: Want) -> Result<Option<Written>> {
+        let (end, flags) = (self.end(), self.flags);
+        if !may_have_space(self.engine, self.inode, (self.front, end), want)? {
+            return Ok(None);
+        }
+        let (mut at, mut refused) = (self.front, None);
+        while at < end && (self.front == at || want == Want::Parts) {
+            let (stop, items) = step_from(self.engine, self.inode, at, end)?;
+            let part = (at, self.part(at, stop));
+            match write_step(self.engine, self.inode, part, flags, (want, items)) {
+                Ok(Tried::Outgrown) => continue,
+                Ok(Tried::UpTo(upto, sync)) => {
+                    self.front = if self.front == at { upto } else { self.front };
+                    self.wants_sync |= sync;
+                }
+                Err(error) => refused = refused.or(Some(error)),
             }
-            Err(error) => refused = refused.or(Some(error)),
+            at = stop;
         }
-        at = stop;
-    }
-    let may_be_short = want != Want::Parts && !flags.direct && !flags.cached;
-    match refused {
-        _ if front == end || may_be_short && front > offset => {
-            Ok(Some(Written { len: (front - offset) as usize, wants_sync }))
+        let may_be_short = want != Want::Parts && !flags.direct && !flags.cached;
+        match refused {
+            _ if self.front == end || may_be_short && self.front > self.offset => {
+                let len = (self.front - self.offset) as usize;
+                Ok(Some(Written { len, wants_sync: self.wants_sync }))
+            }
+            Some(error) => Err(error),
+            None => Ok(None),
         }
-        Some(error) => Err(error),
-        None => Ok(None),
     }
 }
 

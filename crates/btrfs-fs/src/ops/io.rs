@@ -6,7 +6,7 @@
 
 use super::append;
 use super::behind_end::drop_content_behind_end;
-use super::in_place::{self, Want, Written};
+use super::in_place::{InPlace, Want, Written};
 use super::truncate::zero_tail;
 use super::xattr::drop_capability;
 use crate::engine::Engine;
@@ -91,27 +91,27 @@ pub(crate) fn write(
 /// Where there is no room, and no limit allows more, what the file has may do; nobody looks for room before that
 /// is known. Who waits for the answer is told how much of the front is written, as by the kernel, but for direct writes: of a
 /// short one a kernel behind FUSE makes EIO. What comes out of a cache is lost where it is refused, so all that has its
-/// place stays: of that nothing less than all is an answer, and what was written in place may be written once more.
+/// place stays: of that nothing less than all is an answer. What a try has written no other writes once more.
 fn write_where_room_is(
     engine: &Engine,
     inode: &Ref<Inode>,
     (offset, data): (u64, &[u8]),
     flags: WriteFlags,
 ) -> Result<Written> {
-    let in_place = |want| in_place::write(engine, inode, (offset, data), flags, want);
+    let mut in_place = InPlace::new(engine, inode, (offset, data), flags);
     if engine.reserver.may_lack_room(inode.id.tree, data.len() as u64)
-        && let Ok(Some(written)) = in_place(Want::All)
+        && let Ok(Some(written)) = in_place.go_on(Want::All)
     {
         return Ok(written);
     }
-    match write_in_room(engine, inode, (offset, data), flags) {
+    match write_in_room(engine, inode, in_place.rest(), flags) {
         Err(error) if [libc::ENOSPC, libc::EDQUOT].contains(&error.errno()) => {
             let want = match flags {
                 WriteFlags { cached: true, .. } => Want::Parts,
                 WriteFlags { direct: true, .. } => Want::All,
                 _ => Want::Front,
             };
-            match in_place(want) {
+            match in_place.go_on(want) {
                 Ok(Some(written)) => Ok(written),
                 Err(other) if is_of_write(&other) => Err(other),
                 _ => Err(error),

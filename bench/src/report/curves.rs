@@ -2,8 +2,8 @@
 //! side, of the rate and of the latency. Both axes of a panel are logarithmic, so that
 //! equal ratios are equal distances.
 
+use super::drawn::{COLOURS, escape};
 use super::limits::Limit;
-use super::svg::{COLOURS, escape};
 use super::{Report, details, median_rate, number};
 use crate::runner::Row;
 use crate::workload::jobs;

@@ -2,6 +2,7 @@
 
 mod curves;
 mod details;
+mod drawn;
 mod json;
 mod limits;
 mod markdown;
@@ -16,9 +17,10 @@ use limits::Limit;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use drawn::COLOURS;
 pub use json::to_json;
 pub use markdown::to_markdown;
-pub use svg::{COLOURS, to_svg};
+pub use svg::to_svg;
 pub use text::to_text;
 
 /// Where and how it was measured.

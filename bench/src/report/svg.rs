@@ -2,6 +2,7 @@
 //! from 1 (as fast as the baseline) to the right where faster, to the left where slower.
 //! Below it the curves of what goes by jobs.
 
+use super::drawn::{COLOURS, escape};
 use super::{Report, curves};
 use crate::runner::Row;
 use crate::stats::Verdict;
@@ -16,7 +17,6 @@ const HIGHEST: f64 = 16.0;
 const TOP: f64 = 70.0;
 const BAR: f64 = 14.0;
 const GAP: f64 = 8.0;
-pub const COLOURS: [&str; 6] = ["#2f6f9f", "#b8732e", "#5a8f3c", "#7a5aa6", "#a03a4a", "#4a9a9a"];
 
 pub fn to_svg(report: &Report) -> String {
     let others = report.sides.len().saturating_sub(1).max(1) as f64;
@@ -129,8 +129,4 @@ fn write_bar(
     }
     let (x, y) = (RIGHT + 12.0, y + 10.0);
     writeln!(out, "<text x=\"{x}\" y=\"{y:.1}\">{value}{word}</text>")
-}
-
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

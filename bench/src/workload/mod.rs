@@ -6,6 +6,7 @@
 //! remounts, so nothing but names and sizes may pass from one to the other.
 
 mod budget;
+mod called;
 mod chains;
 mod commit;
 mod content;

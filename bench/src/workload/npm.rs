@@ -2,7 +2,7 @@
 //!
 //! One unit of work is one file that is installed.
 
-use super::trees::{finish, host_dir, info};
+use super::called::{finish, host_dir, info};
 use super::{Cache, Done, Env, Info, Workload};
 use std::fmt::Write;
 use std::fs;

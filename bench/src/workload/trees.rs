@@ -3,10 +3,11 @@
 //!
 //! One unit of work is one entry of the tree, whatever the program does with it.
 
-use super::{Aims, Cache, Done, Env, Info, Workload, not_here, npm, tree};
+use super::called::{finish, host_dir, info};
+use super::{Cache, Done, Env, Info, Workload, npm, tree};
 use std::io;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 pub fn all() -> Vec<Box<dyn Workload>> {
@@ -21,10 +22,6 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     ];
     list.push(Box::new(npm::Install));
     list
-}
-
-pub(super) fn info(name: &'static str, about: &'static str, cache: Cache) -> Info {
-    Info { name, about, unit: "files/s", cache, aims: Aims::NONE, standard: false }
 }
 
 /// A program of one call.
@@ -69,29 +66,6 @@ fn git(dir: PathBuf, words: &[&str]) -> Command {
     command.args(words).current_dir(dir.join("tree"));
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
     command
-}
-
-pub(super) fn host_dir(env: &Env<'_>) -> io::Result<PathBuf> {
-    env.host_dir().ok_or_else(|| not_here("programs need a directory of the host"))
-}
-
-/// What it says goes nowhere. A search that finds nothing ends with 1.
-pub(super) fn finish(mut command: Command) -> io::Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
-    let output = match output {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(not_here(format!("{name} is not installed")));
-        }
-        other => other?,
-    };
-    let code = output.status.code();
-    if code == Some(0) || code == Some(1) && output.stderr.is_empty() {
-        return Ok(());
-    }
-    let message = String::from_utf8_lossy(&output.stderr);
-    let first = message.lines().next().unwrap_or("no message");
-    Err(io::Error::other(format!("{name}: {} ({first})", output.status)))
 }
 
 impl Workload for Program {

@@ -4,7 +4,7 @@
 //! Two writes of one sector never arrive in the wrong order, since the device took the
 //! second one after the first (that only the first arrives is a choice like any other).
 
-use crate::device::Event;
+use crate::event::Event;
 use crate::image::{Blocks, Image, SECTOR, put};
 use crate::rng::Rng;
 use std::collections::HashSet;

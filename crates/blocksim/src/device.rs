@@ -5,6 +5,7 @@
 //! failed may have arrived (the record has it) or not: see `SimDevice::failing`.
 
 use crate::crash::{Forgotten, Recording, WriteFate, apply};
+use crate::event::Event;
 use crate::faults::{Access, Counter, Counts, Fault};
 use crate::image::{BLOCK, Block, Blocks, Image, check_range, pieces, put};
 use blockdev::BlockDevice;
@@ -12,13 +13,6 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-
-#[derive(Clone, Debug)]
-pub enum Event {
-    Write { offset: u64, data: Arc<[u8]> },
-    Discard { offset: u64, len: u64 },
-    Flush,
-}
 
 /// What a device says it did and did not do, for tests of the tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

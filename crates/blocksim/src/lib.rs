@@ -13,13 +13,15 @@
 
 mod crash;
 mod device;
+mod event;
 mod faults;
 mod hooked;
 mod image;
 mod rng;
 
 pub use crash::{Choice, Epoch, Recording, WriteFate};
-pub use device::{Event, Hook, Lie, SimDevice};
+pub use device::{Hook, Lie, SimDevice};
+pub use event::Event;
 pub use faults::{Access, Counts, Fault, Span};
 pub use hooked::{GoOn, Hooked, Request, RequestHook};
 pub use image::{BLOCK, Image, SECTOR};

@@ -3,8 +3,8 @@
 use vfs::{Errno, FallocateMode, Ino, Result, SeekWhence, WriteFlags};
 
 use super::attrs::{drop_capability, kill_suid_sgid};
+use super::bits::NOCOW;
 use super::content::BLOCK;
-use super::flags::NOCOW;
 use super::state::State;
 
 /// Where a copy or clone comes from and goes to.

@@ -1,27 +1,12 @@
-//! `FS_IOC_GETFLAGS` bits: which exist, which go together, what they forbid.
+//! `FS_IOC_GETFLAGS` and `SETFLAGS`: which bits go together, what they forbid.
 
 use vfs::{Context, Errno, FileKind, Ino, Result};
 
+use super::bits::{APPEND, COMPR, DIRSYNC, IMMUTABLE, NOATIME, NOCOMP, NOCOW, NODUMP, SYNC};
 use super::state::{Body, Inode, State};
 use super::xattrs::COMPRESSION;
 
-pub(super) const COMPR: u32 = 0x0000_0004;
-pub(super) const SYNC: u32 = 0x0000_0008;
-pub(super) const IMMUTABLE: u32 = 0x0000_0010;
-pub(super) const APPEND: u32 = 0x0000_0020;
-pub(super) const NODUMP: u32 = 0x0000_0040;
-pub(super) const NOATIME: u32 = 0x0000_0080;
-pub(super) const NOCOMP: u32 = 0x0000_0400;
-pub(super) const DIRSYNC: u32 = 0x0001_0000;
-pub(super) const NOCOW: u32 = 0x0080_0000;
-
 const KNOWN: u32 = COMPR | SYNC | IMMUTABLE | APPEND | NODUMP | NOATIME | NOCOMP | DIRSYNC | NOCOW;
-
-/// `STATX_ATTR_*` bits that follow from the flags.
-pub(super) fn statx_attributes(flags: u32) -> u64 {
-    // COMPRESSED, IMMUTABLE, APPEND and NODUMP have the same values in both worlds.
-    u64::from(flags & (COMPR | IMMUTABLE | APPEND | NODUMP))
-}
 
 fn for_kind(kind: FileKind, flags: u32) -> u32 {
     match kind {

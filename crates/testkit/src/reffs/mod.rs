@@ -9,6 +9,7 @@
 
 mod acl;
 mod attrs;
+mod bits;
 mod content;
 mod data;
 mod dirs;

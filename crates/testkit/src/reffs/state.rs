@@ -10,7 +10,7 @@ use std::sync::Arc;
 use vfs::{Attr, Entry, Errno, FileKind, Ino, Result, Timestamp};
 
 use super::content::{BLOCK, Content};
-use super::{Profile, flags};
+use super::{Profile, bits};
 
 pub(super) struct Directory {
     pub parent: Ino,
@@ -106,11 +106,11 @@ pub(super) struct Inode {
 
 impl Inode {
     pub fn immutable(&self) -> bool {
-        self.flags & flags::IMMUTABLE != 0
+        self.flags & bits::IMMUTABLE != 0
     }
 
     pub fn append_only(&self) -> bool {
-        self.flags & flags::APPEND != 0
+        self.flags & bits::APPEND != 0
     }
 
     /// Blocks of content, written or preallocated.
@@ -266,7 +266,7 @@ impl State {
         };
         let blocks = inode.allocated() * (BLOCK / 512);
         let attributes = match self.profile.statx_attributes {
-            true => flags::statx_attributes(inode.flags),
+            true => bits::statx_attributes(inode.flags),
             false => 0,
         };
         Ok(Attr {

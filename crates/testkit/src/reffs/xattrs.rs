@@ -4,7 +4,7 @@
 use vfs::{Context, Errno, FileKind, Ino, Result, XattrMode};
 
 use super::acl::{ACCESS, Acl, DEFAULT};
-use super::flags::{COMPR, NOCOMP, NOCOW};
+use super::bits::{COMPR, NOCOMP, NOCOW};
 use super::state::{Inode, State};
 
 pub(super) const COMPRESSION: &[u8] = b"btrfs.compression";

@@ -1,5 +1,6 @@
 //! File extents of one inode: order, gaps, bytes, checksums. (Their shape is the gate's.)
 
+use super::file_state::Rules;
 use super::inode::{Inode, malformed};
 use super::{Shared, Unwritten};
 use crate::FindingKind;
@@ -8,37 +9,6 @@ use btrfs_disk::items::{
     Compression, FileExtent, FileExtentFields, FileExtentKind, InodeItem, dir_type,
 };
 use btrfs_disk::{Key, Logical, TreeId};
-
-/// What a file's extents must obey on this volume, in this tree.
-pub(super) struct Rules {
-    /// Gaps need no explicit holes.
-    pub no_holes: bool,
-    /// The relocation tree's inodes stand for moved extents, not for files.
-    pub relocation: bool,
-    pub sector: u64,
-}
-
-/// What was seen of the extents so far.
-#[derive(Default)]
-pub(super) struct FileState {
-    pub any: bool,
-    /// Where the last extent ends.
-    end: u64,
-    first_gap: Option<(u64, u64)>,
-    bytes: u64,
-    /// Length of inline content, and whether its last byte is a NUL.
-    inline: Option<(u64, bool)>,
-    /// Start of the last extent with written content.
-    last_written: Option<u64>,
-    /// What the first extent says wrongly, and its length.
-    ram_bytes: Option<(u64, u64)>,
-    /// What is odd about the first odd one, and nobody is harmed by.
-    bad: Option<String>,
-    /// What lies behind the end of the device, from and to.
-    cut: Vec<(u64, u64)>,
-    csums_found: bool,
-    csums_missing: u64,
-}
 
 /// What neither the kernel nor this program reads by, and `btrfs check` complains of.
 fn odd(extent: &FileExtent<'_>, newest: u64) -> Option<String> {
@@ -52,24 +22,6 @@ fn odd(extent: &FileExtent<'_>, newest: u64) -> Option<String> {
     let end = fields.offset.saturating_add(fields.num_bytes);
     (end > fields.ram_bytes)
         .then(|| format!("ends at {end} of {} bytes in memory", fields.ram_bytes))
-}
-
-impl FileState {
-    /// Whether the content is the target of a symbolic link of that size. `btrfs-convert` stores
-    /// the NUL behind it, too.
-    fn is_target_of(&self, size: u64) -> bool {
-        match self.inline {
-            Some((len, ends)) => len == size || ends && len == size.saturating_add(1),
-            None => false,
-        }
-    }
-
-    fn add_cut(&mut self, (from, to): (u64, u64)) {
-        match self.cut.last_mut() {
-            Some(last) if last.1 == from => last.1 = to,
-            _ => self.cut.push((from, to)),
-        }
-    }
 }
 
 /// Which part of the file range at `start` no copy holds, because the device ends before.

@@ -1,6 +1,6 @@
 //! One inode, gathered from all of its items and judged when the last has been seen.
 
-use super::extents::{FileState, Rules};
+use super::file_state::{FileState, Rules};
 use super::links::Links;
 use super::verity::VerityState;
 use crate::FindingKind;

@@ -4,6 +4,7 @@
 //! names are the exception, told by three items in two places ([`links::Links`]).
 
 mod extents;
+mod file_state;
 mod inode;
 mod links;
 mod verity;
@@ -134,7 +135,7 @@ impl<'s> Inodes<'s> {
         if inode.is_nameless() {
             self.nameless.push(inode.ino);
         }
-        let file = extents::Rules {
+        let file = file_state::Rules {
             no_holes: self.shared.no_holes,
             relocation: self.tree == TreeId::DATA_RELOC,
             sector: u64::from(cx.geometry.sector_size),

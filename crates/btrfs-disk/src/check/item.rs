@@ -1,9 +1,10 @@
-//! From an item to the judge of its type, and the checks that several judges share.
+//! What the judges of items are given, and the checks that several of them share.
+//!
+//! Does not know any type of item: `judge` goes from an item to the judge of its type.
 
-use super::{Limits, chunk, csum, dir, ensure, extent, file_extent, free_space, home, inode};
-use super::{root, small};
+use super::{Limits, ensure, home};
 use crate::error::Corrupt;
-use crate::key::{Key, kind, kind_name};
+use crate::key::Key;
 use crate::{Geometry, TreeId};
 
 pub(super) type Verdict = Result<(), Corrupt>;
@@ -97,48 +98,4 @@ pub(super) fn name(name: &[u8]) -> Verdict {
     ensure!(!name.is_empty() && name.len() <= 255, "name of {} bytes", name.len());
     ensure!(!name.iter().any(|b| matches!(b, 0 | b'/')), "name with a slash or a zero byte");
     Ok(())
-}
-
-pub(super) fn judge(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
-    ensure!(
-        home::belongs(item.key.kind, rules.owner),
-        "{} in tree {}",
-        kind_name(item.key.kind).unwrap_or("item"),
-        rules.owner
-    );
-    match item.key.kind {
-        0 => free_space::v1_header(item),
-        kind::INODE_ITEM => inode::inode(rules, item),
-        kind::INODE_REF => inode::inode_ref(rules, item),
-        kind::INODE_EXTREF => inode::extref(item),
-        kind::ORPHAN_ITEM => inode::orphan(item),
-        kind::DIR_LOG_ITEM | kind::DIR_LOG_INDEX => sized(item, 8),
-        kind::VERITY_DESC_ITEM | kind::VERITY_MERKLE_ITEM => inode::verity(item),
-        kind::DIR_ITEM | kind::DIR_INDEX => dir::entries(rules, item),
-        kind::XATTR_ITEM => dir::xattrs(rules, item),
-        kind::EXTENT_DATA => file_extent::file_extent(rules, item),
-        kind::EXTENT_CSUM => csum::csum(rules, item),
-        kind::ROOT_ITEM => root::root(rules, item),
-        kind::ROOT_REF | kind::ROOT_BACKREF => root::root_ref(item),
-        kind::UUID_KEY_SUBVOL | kind::UUID_KEY_RECEIVED_SUBVOL => root::uuid(item),
-        kind::EXTENT_ITEM | kind::METADATA_ITEM => extent::extent(rules, item),
-        kind::TREE_BLOCK_REF
-        | kind::SHARED_BLOCK_REF
-        | kind::SHARED_DATA_REF
-        | kind::EXTENT_DATA_REF => extent::separate(rules, item),
-        kind::BLOCK_GROUP_ITEM => chunk::block_group(rules, item),
-        kind::CHUNK_ITEM => chunk::chunk_item(rules, item),
-        kind::DEV_ITEM => chunk::device(item),
-        kind::DEV_EXTENT => chunk::dev_extent(rules, item),
-        kind::FREE_SPACE_INFO | kind::FREE_SPACE_EXTENT | kind::FREE_SPACE_BITMAP => {
-            free_space::free_space(rules, item)
-        }
-        kind::RAID_STRIPE => rules.aligned("stripe extent at", item.key.objectid),
-        kind::QGROUP_STATUS | kind::QGROUP_INFO | kind::QGROUP_LIMIT | kind::QGROUP_RELATION => {
-            small::qgroup(item)
-        }
-        kind::TEMPORARY_ITEM => small::temporary(item),
-        kind::PERSISTENT_ITEM => small::persistent(item),
-        _ => Ok(()),
-    }
 }

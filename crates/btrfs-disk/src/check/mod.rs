@@ -17,6 +17,7 @@ mod free_space;
 mod home;
 mod inode;
 mod item;
+mod judge;
 mod root;
 mod small;
 #[cfg(test)]
@@ -224,7 +225,7 @@ fn contents(node: &Node, geometry: &Geometry, limits: &Limits) -> Result<(), Cor
     let mut previous = None;
     for (key, data) in node.items() {
         let item = item::Item { key, data, previous };
-        item::judge(&rules, &item).map_err(|c| c.key(key))?;
+        judge::judge(&rules, &item).map_err(|c| c.key(key))?;
         previous = Some((key, data));
     }
     Ok(())

@@ -9,7 +9,6 @@
 //! until a commit takes it.
 
 use super::group::Group;
-use super::reclaim::GoneChunk;
 use super::reserve::Kept;
 use super::{Kind, Space};
 use crate::Extent;
@@ -43,6 +42,17 @@ pub struct NewChunk {
     pub logical: Logical,
     /// The CHUNK_ITEM that a commit will write.
     pub chunk: Chunk,
+}
+
+/// A chunk that is gone and that commits still have on record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GoneChunk {
+    /// Where it began in the logical space.
+    pub logical: Logical,
+    /// Bytes of the logical space that it had, each copy not counted.
+    pub len: u64,
+    /// Where its stripes began: (device, physical address).
+    pub stripes: Vec<(u64, u64)>,
 }
 
 /// The device's side of chunk allocation; behind the chunk lock.

@@ -26,12 +26,11 @@ mod totals;
 mod trim;
 mod undo;
 
-pub use chunk_alloc::NewChunk;
+pub use chunk_alloc::{GoneChunk, NewChunk};
 #[cfg(feature = "fault-injection")]
 pub use fail::Moment;
 pub use load::SpaceRoots;
 pub use prove::{Claim, Prover, Unproven};
-pub use reclaim::GoneChunk;
 pub use reservation::{DataReservation, MetadataReservation, SharedReservation};
 pub use reserve::{Kept, Priority};
 pub use totals::{ClassTotals, GroupInfo, Totals};

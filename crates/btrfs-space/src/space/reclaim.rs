@@ -8,7 +8,7 @@
 //! against the extent tree, and stays where that has something there. The device's first MiB is not: it is a boot loader's, and
 //! an old mkfs put a chunk there all the same.
 
-use super::chunk_alloc::Device;
+use super::chunk_alloc::{Device, GoneChunk};
 use super::group::Group;
 use super::{Kind, Space};
 use btrfs_disk::{Logical, Result};
@@ -20,17 +20,6 @@ use std::sync::atomic::Ordering;
 const LAST: u64 = 8 << 20;
 /// Of that, what content can have wherever it lies: copies of the superblock may be in each of two stripes.
 const LAST_USABLE: u64 = LAST - 2 * SUPER_EXCLUDED;
-
-/// A chunk that is gone and that commits still have on record.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GoneChunk {
-    /// Where it began in the logical space.
-    pub logical: Logical,
-    /// Bytes of the logical space that it had, each copy not counted.
-    pub len: u64,
-    /// Where its stripes began: (device, physical address).
-    pub stripes: Vec<(u64, u64)>,
-}
 
 impl Space {
     /// Gives one empty chunk of another kind back, so that `kind` can have its room; false

@@ -3,9 +3,9 @@
 //! What it does not know: which commit, and why.
 
 use super::Space;
+use super::chunk_alloc::GoneChunk;
 use super::chunk_alloc::NewChunk;
 use super::group::Group;
-use super::reclaim::GoneChunk;
 use crate::Extent;
 use btrfs_disk::Result;
 use std::sync::atomic::Ordering;

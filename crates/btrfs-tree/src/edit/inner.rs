@@ -1,9 +1,9 @@
 //! Edits handed down to the children of one interior node, and the children's new
 //! contents laid out again: joined where they became small, cut where they grew.
 
-use super::EditRef;
 use super::pass::{Frame, Pass};
 use super::run::{Entry, Run};
+use super::{EditRef, leaf};
 use crate::reader::{child_node, child_upper};
 use btrfs_disk::node::ChildPtr;
 use btrfs_disk::{Key, LeafItem, Node, Result};
@@ -71,6 +71,42 @@ enum Growth {
     Many,
 }
 
+/// What a child's entries are, so that it is edited as what it is.
+trait Child<'l>: Entry<'l> {
+    /// Edits a node of such entries; `None` if nothing changes.
+    fn edit(
+        pass: &mut Pass<'_>,
+        node: &'l Arc<Node>,
+        parent: &Frame<'_>,
+        edits: &'l [(Key, EditRef<'l>)],
+        upper: Option<Key>,
+    ) -> Result<Option<Run<Self>>>;
+}
+
+impl<'l> Child<'l> for LeafItem<'l> {
+    fn edit(
+        pass: &mut Pass<'_>,
+        node: &'l Arc<Node>,
+        parent: &Frame<'_>,
+        edits: &'l [(Key, EditRef<'l>)],
+        _: Option<Key>,
+    ) -> Result<Option<Run<Self>>> {
+        leaf::edit(pass, node, Some(parent), edits)
+    }
+}
+
+impl<'l> Child<'l> for ChildPtr {
+    fn edit(
+        pass: &mut Pass<'_>,
+        node: &'l Arc<Node>,
+        parent: &Frame<'_>,
+        edits: &'l [(Key, EditRef<'l>)],
+        upper: Option<Key>,
+    ) -> Result<Option<Run<Self>>> {
+        edit(pass, node, Some(parent), edits, upper)
+    }
+}
+
 struct Layout<'l, 'x, 'p, E> {
     pass: &'x mut Pass<'p>,
     parent: Parent<'l>,
@@ -83,7 +119,7 @@ struct Layout<'l, 'x, 'p, E> {
     growth: Growth,
 }
 
-impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
+impl<'l, 'x, 'p, E: Child<'l>> Layout<'l, 'x, 'p, E> {
     fn new(pass: &'x mut Pass<'p>, parent: Parent<'l>) -> Self {
         let room = E::room(pass.geometry());
         let out = Vec::with_capacity(parent.node.len() + 1);

@@ -11,11 +11,8 @@
 //! bounds on what a commit needs know nothing of it. Keys that come at random (hashes of
 //! names) fill leaves to 85 % that way, and to 65 % without.
 
-use super::EditRef;
-use super::pass::{Frame, Pass};
 use btrfs_disk::node::{ChildPtr, ITEM_SIZE, KEY_PTR_SIZE};
-use btrfs_disk::{Geometry, Key, LeafItem, Logical, Node, NodeIdentity, Result, build};
-use std::sync::Arc;
+use btrfs_disk::{Geometry, Key, LeafItem, Logical, Node, NodeIdentity, build};
 
 /// What a node holds many of: items in a leaf, pointers above.
 pub(super) trait Entry<'l>: Copy {
@@ -28,14 +25,6 @@ pub(super) trait Entry<'l>: Copy {
     fn used(node: &Node) -> usize;
     fn collect(node: &'l Node) -> Vec<Self>;
     fn build(geometry: &Geometry, id: &NodeIdentity, level: u8, entries: &[Self]) -> Node;
-    /// Edits a node of such entries; `None` if nothing changes.
-    fn edit(
-        pass: &mut Pass<'_>,
-        node: &'l Arc<Node>,
-        parent: &Frame<'_>,
-        edits: &'l [(Key, EditRef<'l>)],
-        upper: Option<Key>,
-    ) -> Result<Option<Run<Self>>>;
 }
 
 pub(super) struct Run<E> {
@@ -192,16 +181,6 @@ impl<'l> Entry<'l> for LeafItem<'l> {
     fn build(geometry: &Geometry, id: &NodeIdentity, _: u8, entries: &[Self]) -> Node {
         build::leaf(geometry, id, entries)
     }
-
-    fn edit(
-        pass: &mut Pass<'_>,
-        node: &'l Arc<Node>,
-        parent: &Frame<'_>,
-        edits: &'l [(Key, EditRef<'l>)],
-        _: Option<Key>,
-    ) -> Result<Option<Run<Self>>> {
-        super::leaf::edit(pass, node, Some(parent), edits)
-    }
 }
 
 impl<'l> Entry<'l> for ChildPtr {
@@ -227,15 +206,5 @@ impl<'l> Entry<'l> for ChildPtr {
 
     fn build(geometry: &Geometry, id: &NodeIdentity, level: u8, entries: &[Self]) -> Node {
         build::interior(geometry, id, level, entries)
-    }
-
-    fn edit(
-        pass: &mut Pass<'_>,
-        node: &'l Arc<Node>,
-        parent: &Frame<'_>,
-        edits: &'l [(Key, EditRef<'l>)],
-        upper: Option<Key>,
-    ) -> Result<Option<Run<Self>>> {
-        super::inner::edit(pass, node, Some(parent), edits, upper)
     }
 }

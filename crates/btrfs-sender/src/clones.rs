@@ -6,7 +6,7 @@
 
 use crate::error::Result;
 use crate::namespace::{Namespace, join};
-use crate::sender::{Out, Request};
+use crate::out::{Out, Request};
 use crate::source::{ExtentBase, Source};
 use crate::tree::{Name, Piece, PieceKind, Tree};
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};

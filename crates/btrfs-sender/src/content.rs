@@ -3,7 +3,7 @@
 use crate::clones::Clones;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use crate::sender::{Options, Out};
+use crate::out::{Options, Out};
 use crate::source::{File, Source};
 use crate::tree::{Piece, PieceKind, Tree};
 use btrfs_disk::TreeId;

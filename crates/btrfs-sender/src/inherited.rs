@@ -1,22 +1,11 @@
 //! What the receiver's file system gives a new inode of its directory, unasked: ACLs, the
 //! compression property, and the flag that content is written in place.
-//!
-//! New directories get theirs at the end of the stream, when all is made in them. One that was
-//! there before has them from the start: what is new in it is told to have none, and gets its own
-//! later.
 
-use crate::error::Result;
-use crate::namespace::{Dir, Namespace};
-use crate::sender::Out;
-use btrfs_disk::items::{InodeItem, inode_flags, mode};
-use btrfs_send::{Command, Protocol};
+use btrfs_disk::items::inode_flags;
 
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const PROPERTIES: &[u8] = b"btrfs.";
-const COMPRESSION: &[u8] = b"btrfs.compression";
-/// An ACL of version 2 without entries: the inode has none.
-const NO_ACL: &[u8] = &[2, 0, 0, 0];
+pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 
 /// Whether what is made in a directory with this attribute inherits something of it.
 pub(crate) fn is_inherited(name: &[u8]) -> bool {
@@ -31,9 +20,9 @@ pub(crate) fn is_property(name: &[u8]) -> bool {
 /// What a directory hands down.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Inherited {
-    acl: bool,
-    compression: bool,
-    nocow: bool,
+    pub(crate) acl: bool,
+    pub(crate) compression: bool,
+    pub(crate) nocow: bool,
 }
 
 impl Inherited {
@@ -46,30 +35,4 @@ impl Inherited {
             ..found
         })
     }
-}
-
-/// Behind the command that made `path` in `dir`.
-pub(crate) fn take_back(
-    space: &mut Namespace<'_>,
-    dir: Dir,
-    item: &InodeItem,
-    path: &[u8],
-    out: &mut Out<'_>,
-) -> Result<()> {
-    let kind = item.mode & mode::S_IFMT;
-    let inherited = space.inherited(dir)?;
-    if inherited.acl && kind != mode::S_IFLNK {
-        out.put(&Command::SetXattr { path, name: ACCESS_ACL, value: NO_ACL })?;
-        if kind == mode::S_IFDIR {
-            out.put(&Command::SetXattr { path, name: DEFAULT_ACL, value: NO_ACL })?;
-        }
-    }
-    let keeps_content = matches!(kind, mode::S_IFDIR | mode::S_IFREG);
-    if inherited.nocow && keeps_content && out.protocol() >= Protocol::V2 {
-        out.put(&Command::FileAttr { path, flags: 0 })?;
-    }
-    if inherited.compression && keeps_content {
-        out.put(&Command::SetXattr { path, name: COMPRESSION, value: b"" })?;
-    }
-    Ok(())
 }

@@ -22,11 +22,14 @@ mod inodes;
 mod metadata;
 mod moves;
 mod namespace;
+mod out;
 mod plan;
 mod sender;
 mod source;
+mod take_back;
 mod tree;
 
 pub use error::{Error, Result};
-pub use sender::{Has, Options, Sender};
+pub use out::Options;
+pub use sender::{Has, Sender};
 pub use source::{ExtentBase, File, Source, Subvolume};

@@ -2,7 +2,7 @@
 
 use crate::changes::Both;
 use crate::error::Result;
-use crate::sender::{Options, Out};
+use crate::out::{Options, Out};
 use crate::tree::{is_dir, is_file, xattrs_of};
 use btrfs_disk::items::{InodeItem, Timespec, inode_flags, mode};
 use btrfs_send::{Command, Protocol, Time};

@@ -12,9 +12,9 @@
 
 use crate::changes::Change;
 use crate::error::{Error, Result};
-use crate::inherited::take_back;
 use crate::namespace::{Dir, Namespace};
-use crate::sender::Out;
+use crate::out::Out;
+use crate::take_back::take_back;
 use crate::tree::{Name, is_dir, names_of};
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};
 use btrfs_send::Command;

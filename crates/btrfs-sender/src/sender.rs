@@ -6,25 +6,13 @@ use crate::error::{Error, Result};
 use crate::inodes::Inodes;
 use crate::moves::Moves;
 use crate::namespace::Namespace;
+use crate::out::{Options, Out, Request};
 use crate::plan::good_parent;
 use crate::source::{Source, Subvolume};
 use crate::tree::Tree;
 use btrfs_disk::items::ROOT_SUBVOL_RDONLY;
-use btrfs_send::{Command, Encoder, Protocol};
+use btrfs_send::{Command, Protocol};
 use std::io::Write;
-
-/// What a stream may have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// Which commands.
-    pub protocol: Protocol,
-    /// Compressed content as it is stored; protocol 2.
-    pub compressed: bool,
-    /// Which ranges differ, and not what is in them.
-    pub without_content: bool,
-    /// One header and one end for all subvolumes; each has its own otherwise.
-    pub one_end: bool,
-}
 
 /// What the receiver has already, all of it read-only.
 #[derive(Clone, Default, Debug)]
@@ -33,13 +21,6 @@ pub struct Has {
     pub parent: Option<Subvolume>,
     /// What else content can be taken from. Without a `parent` the best of these becomes it.
     pub clones: Vec<Subvolume>,
-}
-
-/// One subvolume, and what it is sent as a difference from.
-pub(crate) struct Request<'a> {
-    pub(crate) subvolume: &'a Subvolume,
-    pub(crate) parent: Option<&'a Subvolume>,
-    pub(crate) clones: &'a [Subvolume],
 }
 
 /// Writes a stream.
@@ -55,19 +36,6 @@ pub struct Sender<'w> {
     begun: bool,
 }
 
-/// Where commands go.
-pub(crate) struct Out<'w>(Encoder<&'w mut dyn Write>);
-
-impl Out<'_> {
-    pub(crate) fn put(&mut self, command: &Command<'_>) -> Result<()> {
-        Ok(self.0.put(command)?)
-    }
-
-    pub(crate) fn protocol(&self) -> Protocol {
-        self.0.protocol()
-    }
-}
-
 impl<'w> Sender<'w> {
     /// Writes the header.
     pub fn new(to: &'w mut dyn Write, options: Options, has: Has) -> Result<Sender<'w>> {
@@ -78,7 +46,7 @@ impl<'w> Sender<'w> {
         let whole = parent.is_none() && has.is_empty();
         has.extend(parent.clone());
         has.iter().try_for_each(is_read_only)?;
-        let out = Out(Encoder::new(to, options.protocol)?);
+        let out = Out::new(to, options.protocol)?;
         Ok(Sender { out, options, parent, has, whole, begun: false })
     }
 
@@ -98,7 +66,7 @@ impl<'w> Sender<'w> {
             None => Some(good_parent(subvolume, &has).cloned().ok_or_else(no_parent)?),
         };
         if std::mem::replace(&mut self.begun, true) && !self.options.one_end {
-            self.out.0.header()?;
+            self.out.header()?;
         }
         let parent = parent.as_ref();
         self.play(source, &Request { subvolume, parent, clones: &has })?;

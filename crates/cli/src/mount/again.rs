@@ -9,7 +9,7 @@
 use super::begin;
 use super::control::{Waiter, wake_if_stopped};
 use super::flags::Flags;
-use super::serve::Request;
+use super::request::Request;
 use super::within::{self, Within};
 use crate::error::{Error, Result, io_text};
 use crate::image;

@@ -24,6 +24,7 @@ mod monitor;
 pub mod options;
 pub mod receive;
 pub mod remount;
+pub mod request;
 mod sandbox;
 pub mod sending;
 pub mod serve;

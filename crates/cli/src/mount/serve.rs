@@ -16,44 +16,23 @@ use super::log::{self, LogPlace, Sink};
 use super::machine;
 use super::memory;
 use super::monitor::{Monitor, Unmounted};
-use super::options::MountOptions;
 use super::receive::Receivers;
 use super::remount::Follower;
+use super::request::Request;
 use super::sandbox;
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image::{self, Access, Medium, Part};
+use crate::image::{self, Access, Medium};
 use crate::mounts;
 use crate::sys;
 use btrfs_fs::{BtrfsFs, Options};
 use fuse::{Config, Controls, Map, Session, Source, Transport};
-use spinney::Span;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 use vfs::{FileSystem, FsError};
-
-/// What to mount where. Paths are absolute.
-pub struct Request {
-    /// By its name, as everybody is told it.
-    pub image: PathBuf,
-    /// What that was when the mount was asked for.
-    pub file: PathBuf,
-    pub part: Option<Span>,
-    pub point: PathBuf,
-    pub options: MountOptions,
-    pub foreground: bool,
-}
-
-impl Request {
-    /// The image by a name that means the same whatever becomes of a partition table.
-    fn fixed(&self) -> PathBuf {
-        let bytes = |Span { start, len }| Part::Bytes { start, most: Some(len) };
-        image::named(&self.file, self.part.map_or(Part::All, bytes))
-    }
-}
 
 /// Serves until the volume is unmounted. Errors before `reporter` heard that the mount is
 /// ready are the start's.

@@ -1,6 +1,6 @@
 //! Items of trees of files, and those of the root tree that name trees.
 
-use super::items::word;
+use super::fields::word;
 use super::keys::{key as key_of, names_or_none};
 use super::text::{Text, line};
 use crate::commands::offline::uuid;

@@ -1,16 +1,10 @@
 //! The item of a key in words: which form belongs to which type.
 
+use super::fields::ItemContext;
 use super::text::{Text, line};
 use super::{extents, files, layout};
 use btrfs_disk::ids::FREE_SPACE_OBJECTID;
-use btrfs_disk::key::{Key, kind};
-use btrfs_disk::{Corrupt, Geometry};
-
-/// What each item of a leaf needs to be told.
-pub struct ItemContext<'g> {
-    pub geometry: &'g Geometry,
-    pub key: Key,
-}
+use btrfs_disk::key::kind;
 
 /// The lines below an item's own. What is cut short is said to be so.
 pub fn tell(text: &mut Text, place: &ItemContext<'_>, data: &[u8]) {
@@ -26,12 +20,6 @@ pub fn tell(text: &mut Text, place: &ItemContext<'_>, data: &[u8]) {
     }
 }
 
-/// The 64-bit number at `at` of an item.
-pub fn word(data: &[u8], at: usize) -> Result<u64, Corrupt> {
-    let bytes = data.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-    bytes.map(u64::from_le_bytes).ok_or_else(|| Corrupt::new("item is cut short"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::text::Wishes;
@@ -39,6 +27,7 @@ mod tests {
     use btrfs_disk::ids::BALANCE_OBJECTID;
     use btrfs_disk::items::{BalanceFilter, BalanceItem};
     use btrfs_disk::{ChecksumType, FixedSize};
+    use btrfs_disk::{Geometry, Key};
 
     fn told(key: Key, data: &[u8]) -> String {
         let geometry = Geometry {

@@ -1,6 +1,6 @@
 //! Items of chunks, devices, free space, checksums, quotas, and what is under way.
 
-use super::items::{ItemContext, word};
+use super::fields::{ItemContext, word};
 use super::keys::{group, key as key_of, object};
 use super::text::{Text, line};
 use crate::commands::offline::uuid;

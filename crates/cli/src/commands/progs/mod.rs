@@ -10,6 +10,7 @@
 mod check;
 mod device;
 mod extents;
+mod fields;
 mod files;
 mod items;
 mod keys;

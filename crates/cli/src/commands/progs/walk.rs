@@ -3,7 +3,8 @@
 //! Invariant: a node that cannot be read is told once on standard error, and what does not hang
 //! below it is printed all the same. Trees are no deeper than eight levels, so that walks recurse.
 
-use super::items::{self, ItemContext};
+use super::fields::ItemContext;
+use super::items;
 use super::keys::{key as key_of, names, tree};
 use super::text::{Text, Wishes, line};
 use crate::commands::offline::{Offline, uuid};

@@ -4,8 +4,8 @@
 //! has none (see [`Trust`]); whatever an extent says of itself, a reader takes no more memory than the longest
 //! one that the format allows. Damage says where it is.
 
-use super::read::{Trust, copy_padded};
 use super::sums;
+use super::trust::Trust;
 use crate::error::IntoFs;
 use btrfs_disk::items::{Compression, FileExtentFields};
 use btrfs_disk::{Corrupt, DamageKind, compress};
@@ -25,6 +25,14 @@ pub(super) fn read_inline(
     compress::decompress(compression, core.geometry.sector_size as usize, stream, &mut whole)?;
     copy_padded(&whole, within as usize, buf);
     Ok(())
+}
+
+/// `whole[skip..]` into `buf`, zeros where it ends early.
+pub(super) fn copy_padded(whole: &[u8], skip: usize, buf: &mut [u8]) {
+    let source = whole.get(skip..).unwrap_or(&[]);
+    let take = source.len().min(buf.len());
+    buf[..take].copy_from_slice(&source[..take]);
+    buf[take..].fill(0);
 }
 
 /// An extent that is to be read.

@@ -9,6 +9,7 @@ mod read;
 mod round;
 mod stored;
 pub(crate) mod sums;
+mod trust;
 
 pub(crate) use change::{drop_range, hole_item, insert_regular, put_hole};
 #[cfg(feature = "fault-injection")]
@@ -17,7 +18,8 @@ pub(crate) use map::{
     AT_A_TIME, Mapped, MappedKind, map_first, map_near, map_parts, map_range, map_step, map_stored,
     next_extent,
 };
-pub(crate) use read::{Trust, read, read_extents, read_sectors};
+pub(crate) use read::{read, read_extents, read_sectors};
 pub(crate) use round::{sectors_of, sectors_within};
 pub use stored::Stored;
 pub(crate) use stored::stored;
+pub(crate) use trust::Trust;

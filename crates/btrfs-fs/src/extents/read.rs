@@ -5,36 +5,19 @@
 //! that the checksum fits is given out, where there is one, and all else is noted. So is, where an earlier commit is shown,
 //! what has none.
 
-use super::compressed::{Compressed, read_inline};
+use super::compressed::{Compressed, copy_padded, read_inline};
 use super::sums;
+use super::trust::Trust;
 use super::{Mapped, MappedKind, map_range};
 use crate::error::IntoFs;
 use crate::file_path;
 use crate::ino::InodeId;
 use crate::inode::State;
-use btrfs_disk::items::{Compression, FileExtentFields, inode_flags};
+use btrfs_disk::items::{Compression, FileExtentFields};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{DamageKind, Key, Logical};
 use btrfs_txn::{Core, View};
 use vfs::Result;
-
-/// What content is held against before it is given out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// Its checksums.
-    Sums,
-    /// The file has none: nothing but the place says whose it is.
-    Place,
-    /// Nothing; whoever asks minds neither.
-    Blind,
-}
-
-impl Trust {
-    /// By the flags of the inode.
-    pub(crate) fn of(flags: u64) -> Trust {
-        if flags & inode_flags::NODATASUM == 0 { Trust::Sums } else { Trust::Place }
-    }
-}
 
 /// Fills `buf` from `offset`, up to the end of the file; of what is behind that in the last sector zeros may come.
 /// The caller holds the inode.
@@ -174,14 +157,6 @@ fn read_mapped(
             extent.read(fields.offset.saturating_add(within), buf)
         }
     }
-}
-
-/// `whole[skip..]` into `buf`, zeros where it ends early.
-pub(super) fn copy_padded(whole: &[u8], skip: usize, buf: &mut [u8]) {
-    let source = whole.get(skip..).unwrap_or(&[]);
-    let take = source.len().min(buf.len());
-    buf[..take].copy_from_slice(&source[..take]);
-    buf[take..].fill(0);
 }
 
 /// Stored bytes from `at` on, checksums verified. Whole sectors go straight into `buf`.

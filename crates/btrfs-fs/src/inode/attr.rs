@@ -54,6 +54,11 @@ impl State {
     pub(crate) fn blocks(&self, sector: u32, pending: u64) -> u64 {
         rounded_up(self.item.nbytes, sector).saturating_add(pending) / 512
     }
+
+    /// Immutable and append-only inodes and directories keep their names.
+    pub(crate) fn keeps_names(&self) -> bool {
+        self.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0
+    }
 }
 
 /// The block count that a caller may remember. It is the one attribute that changes behind

@@ -10,7 +10,6 @@ use crate::inode::Locked;
 use crate::inode::{Inode, Inodes, State, change, put_inode};
 use crate::names::{self, Target};
 use crate::reserve::cost;
-use btrfs_disk::items::inode_flags;
 use btrfs_txn::Op;
 use btrfs_txn::view::Finder;
 use inode_index::Ref;
@@ -159,13 +158,8 @@ fn loses_last(state: &State) -> bool {
     state.item.nlink <= 1 || state.is_dir()
 }
 
-/// Immutable and append-only inodes and directories keep their names.
 pub(crate) fn may_unname(dir: &State, child: &State) -> Result<()> {
-    if keeps_names(dir) || keeps_names(child) { Err(Errno::EPERM.into()) } else { Ok(()) }
-}
-
-pub(crate) fn keeps_names(state: &State) -> bool {
-    state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0
+    if dir.keeps_names() || child.keeps_names() { Err(Errno::EPERM.into()) } else { Ok(()) }
 }
 
 /// One name less; the last one makes an orphan.

@@ -1,7 +1,7 @@
 //! Blocks of trees that were verified, and files whose descriptor was read: a bounded number of each.
 
-use super::read::Verified;
 use crate::ino::InodeId;
+use fs_verity::{Descriptor, Merkle};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -42,6 +42,13 @@ impl Blocks {
             self.young_bytes += len;
         }
     }
+}
+
+/// A file whose descriptor has been read.
+pub(crate) struct Verified {
+    pub(crate) descriptor: Descriptor,
+    pub(super) merkle: Merkle,
+    pub(super) number: u64,
 }
 
 #[derive(Default)]

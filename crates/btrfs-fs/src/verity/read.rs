@@ -1,12 +1,12 @@
 //! Reads that verify.
 
-use super::cache::{Blocks, Files};
+use super::cache::{Blocks, Files, Verified};
 use super::items::{read_descriptor, read_tree};
 use crate::extents::read_extents;
 use crate::file_path;
 use crate::ino::InodeId;
 use btrfs_txn::Core;
-use fs_verity::{Descriptor, Hash, Merkle};
+use fs_verity::Hash;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 use vfs::{Damage, DamageKind, Result};
@@ -14,13 +14,6 @@ use vfs::{Damage, DamageKind, Result};
 /// Content that is read and verified at a time: whole blocks, whatever their size.
 /// Chosen, not measured.
 const CHUNK: u64 = 1 << 20;
-
-/// A file whose descriptor has been read.
-pub(crate) struct Verified {
-    pub(crate) descriptor: Descriptor,
-    merkle: Merkle,
-    number: u64,
-}
 
 /// Of a mount.
 pub(crate) struct Verity {

@@ -9,6 +9,7 @@
 //! checks until the change is in the epoch; so no name, no nested subvolume and no default
 //! changes in between. What was looked up before is looked at again (`must_live`). It comes before inodes, and before a commit.
 
+mod closed;
 mod create;
 mod delete;
 mod info;

@@ -4,7 +4,6 @@ use crate::acl::{self, Acl};
 use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::{Inode, State};
-use crate::ops::remove::keeps_names;
 use crate::subvol::Caller;
 use crate::xattrs;
 use btrfs_disk::TreeId;
@@ -78,11 +77,11 @@ pub(crate) fn must_own_one(caller: &Caller, dir: &State, child: &State) -> Resul
 pub(super) fn may_lose_name(engine: &Engine, dir: &Ref<Inode>, tree: TreeId) -> Result<()> {
     let Some(subvolume) = engine.subvols.get(tree) else { return Ok(()) };
     // One behind the other: a directory may be of a younger subvolume than what lies in it.
-    if keeps_names(&*dir.read()?) {
+    if dir.read()?.keeps_names() {
         return Err(Errno::EPERM.into());
     }
     match engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0) {
-        Ok(root) if root.read().is_ok_and(|root| keeps_names(&root)) => Err(Errno::EPERM.into()),
+        Ok(root) if root.read().is_ok_and(|root| root.keeps_names()) => Err(Errno::EPERM.into()),
         _ => Ok(()),
     }
 }

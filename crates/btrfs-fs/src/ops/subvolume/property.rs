@@ -1,12 +1,13 @@
 //! What a subvolume is told to be: read-only, or where mounts begin.
 
+use super::closed::close_to_writers;
 use super::received::{become_known, known_as};
 use super::{commit_unknown, in_root_tree, lock_own};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::inode::change;
 use crate::reserve::cost;
-use crate::subvol::{self, Caller, Subvolume};
+use crate::subvol::{self, Caller};
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
@@ -95,40 +96,6 @@ fn turn_back(
     let _room = engine.reservations.hold_anyway(cost);
     let again = received.map(|form| ([0; 16], form));
     turn(engine, tree, read_only, again).or_else(|_| turn(engine, tree, read_only, None))
-}
-
-/// Nobody changes anything in a subvolume; again they may once this is dropped, unless the volume
-/// says from now on that it is read-only.
-#[must_use = "who is dropped lets writers in again"]
-pub(super) struct Closed<'s>(Option<&'s Subvolume>);
-
-impl Closed<'_> {
-    /// The change to read-only is in the epoch.
-    pub(super) fn stays(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Closed<'_> {
-    fn drop(&mut self) {
-        if let Some(subvolume) = self.0 {
-            subvolume.set_read_only(false);
-        }
-    }
-}
-
-/// Nobody changes anything in it from now on, and what was written before has landed.
-pub(super) fn close_to_writers<'s>(
-    engine: &Engine,
-    subvolume: &'s Subvolume,
-    tree: TreeId,
-) -> Result<Closed<'s>> {
-    engine.subvols.close(subvolume);
-    let closed = Closed(Some(subvolume));
-    for inode in engine.inodes.table().of_tree(tree) {
-        engine.writeback.flush_unasked(&inode)?;
-    }
-    Ok(closed)
 }
 
 /// Read-only snapshots of a top level that the kernel had not written yet were made without the

@@ -1,7 +1,7 @@
 //! What a subvolume is told to have been received as, and the end of receiving.
 
+use super::closed::{Closed, close_to_writers};
 use super::info::settle;
-use super::property::{Closed, close_to_writers};
 use super::uuids::{Note, notable};
 use super::{commit_unknown, lock_own};
 use crate::engine::Engine;

@@ -7,6 +7,7 @@
 //! something. docs/ARCHITECTURE.md shows it, without what serves tests and measurements; the picture is
 //! held against it. It does not know crates from outside the workspace.
 
+use crate::circles;
 use crate::modules::{self, Line, picture};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -174,6 +175,7 @@ pub fn run() -> Result<bool, String> {
     let (members, edges) = read_workspace(&metadata()?)?;
     let mut complaints = check(&members, &edges);
     complaints.extend(modules::run()?);
+    complaints.extend(circles::run()?);
     if !modules::page()?.contains(&picture(&product())) {
         complaints.push(
             "docs/ARCHITECTURE.md does not show the crates as they are; \

@@ -3,6 +3,7 @@
 //! Each command reads (metadata, sources, a test log), prints what it found and
 //! ends with 0 when all is well, 1 when something is not. Nothing here changes a file.
 
+mod circles;
 mod file_size;
 mod fn_length;
 mod layers;
@@ -18,7 +19,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   layers [--picture]          hold the dependencies between crates, and between the modules of the
-                              large ones, against the plan; or print the layers of both
+                              large ones, against the plan, and let no two files import each
+                              other; or print the layers of both
   licences                    hold the licences and sources of all dependencies against deny.toml
   released                    hold every package against the list of features that no release has
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error

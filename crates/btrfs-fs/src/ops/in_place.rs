@@ -2,14 +2,16 @@
 //! there is room on a full volume and beyond a limit, as posix_fallocate promises; and of what comes out of the
 //! kernel's cache nothing is dropped that has its place.
 //!
-//! Invariants: no space is allocated, and nothing gathers in memory: what was written is in its extent. A long write goes
-//! in steps, each with room for its own nodes, so that the least that is kept for these is enough.
+//! Invariants: no space is allocated, and nothing gathers in memory: what was written is in its extent. But what the
+//! device refuses of what comes out of the kernel's cache stays in memory, as on any volume, while there is room for
+//! its nodes; its place is kept. A long write goes in steps, each with room for its own nodes, so that the least that
+//! is kept for these is enough.
 //!
 //! What it does not know: why there is no other room.
 
 use super::append;
 use super::io::{
-    check_file, hole_to, land_before, prepare, replace, take_privileges, whole_sectors,
+    check_file, hole_to, keep_in_own, land_before, prepare, replace, take_privileges, whole_sectors,
 };
 use super::truncate::tail_to_zero;
 use crate::engine::Engine;
@@ -189,7 +191,8 @@ fn write_step(
     Ok(Tried::UpTo(front, state.item.flags & inode_flags::SYNC != 0))
 }
 
-/// The parts of `data` that lie in `runs`, of which there is one at least.
+/// The parts of `data` that lie in `runs`, of which there is one at least. One that is refused keeps no other from its
+/// place.
 fn write_runs(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -202,16 +205,18 @@ fn write_runs(
     let size = state.item.size;
     prepare(engine, inode, state, (offset, data, flags), &mut nothing)?;
     take_privileges(engine, inode, state, flags)?;
-    let (mut written, mut bytes) = (Vec::new(), 0);
-    let stored = runs.iter().try_for_each(|run| {
+    let (mut written, mut bytes, mut stored) = (Vec::new(), 0, Ok(()));
+    for run in runs {
         let (from, to) = (run.start.max(offset), run.end.min(offset + data.len() as u64));
         let part = &data[(from - offset) as usize..(to - offset) as usize];
-        leave_gap(engine, inode, state, from, flags)?;
-        write_run(engine, inode, state, (from, part), flags)?;
-        written.push(from..to);
-        bytes += to - from;
-        Ok(())
-    });
+        let run = leave_gap(engine, inode, state, from, flags)
+            .and_then(|()| write_run(engine, inode, state, (from, part), flags));
+        if run.is_ok() {
+            written.push(from..to);
+            bytes += to - from;
+        }
+        stored = stored.and(run);
+    }
     state.item_dirty = true;
     append::wrote(state, size, &written, flags);
     engine.writeback.note_written(inode, state, bytes);
@@ -280,10 +285,15 @@ fn write_run(
     // What has no room stays in memory, and this has its place all the same.
     let _ = land_before(engine, inode, state, offset);
     let whole = whole_sectors(engine, inode, state, offset, data)?;
-    // A refusal of the device is told by this write: nothing of it stays in memory.
+    // A refusal of the device is heard here, not by a later flush.
     let way = if flags.direct { WriteMode::Direct } else { WriteMode::Through };
-    replace(engine, state, (whole.start, whole.end), |state| {
+    let stored = replace(engine, state, (whole.start, whole.end), |state| {
         store_in_own(&engine.writeback, inode.id, state, whole.start, &whole.parts(), way)
-    })?;
-    Ok(())
+    });
+    match stored {
+        Err(error) if error.is_of_medium() && flags.cached && !flags.direct => {
+            keep_in_own(engine, inode, state, (offset, data), error)
+        }
+        stored => stored.map(drop),
+    }
 }

@@ -229,6 +229,21 @@ fn keep(
     Ok(())
 }
 
+/// As `keep`, of what goes into space that the file has, once the device takes it.
+pub(super) fn keep_in_own(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    (offset, data): (u64, &[u8]),
+    error: FsError,
+) -> Result<()> {
+    let most = data.len() as u64 + 4 * engine.core.sector();
+    match engine.reserver.hold_content_in_own(most) {
+        Ok(mut held) => keep(engine, inode, state, (offset, data), &mut held.dirty, error),
+        Err(_) => Err(error),
+    }
+}
+
 /// What a write takes away of a program's privileges. Of stores through a map nobody is known who wrote.
 pub(super) fn take_privileges(
     engine: &Engine,

@@ -1,12 +1,17 @@
 //! Space for content: reserved when it is written, allocated when it lands.
 //!
-//! Invariant: the reservation covers all dirty bytes; an extent that is allocated for them and
-//! not used after all goes back into it.
+//! Invariants: the reservation covers all dirty bytes but those that are unpaid, whose files had space for them when
+//! they came; an extent that is allocated for them and not used after all goes back into it.
+//!
+//! What it does not know: which content is unpaid. Where that lost its space to a snapshot (which flushes before: the
+//! device refused it still) it lands out of what is held for others, and who comes last finds what is free, or stays
+//! in memory.
 
 use super::Reservations;
 use crate::error::IntoFs;
 use btrfs_disk::Error;
 use btrfs_space::{DataReservation, Extent};
+use std::sync::atomic::Ordering;
 use vfs::Result;
 
 /// Space for content that an operation is about to leave in memory. What of it did not become
@@ -43,6 +48,22 @@ impl Reservations {
         DirtyReservation { reservations: self, bytes }
     }
 
+    /// As `hold_dirty`, for content whose file has space for it.
+    pub(crate) fn hold_dirty_in_own(&self, bytes: u64) -> DirtyReservation<'_> {
+        self.unpaid.fetch_add(bytes, Ordering::Relaxed);
+        self.hold_dirty(bytes, None)
+    }
+
+    /// So many bytes at most are unpaid no longer; answers how many.
+    fn take_unpaid(&self, most: u64) -> u64 {
+        if self.unpaid.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let rest = |all: u64| Some(all - most.min(all));
+        let all = self.unpaid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        most.min(all.unwrap_or(0))
+    }
+
     /// Content of `bytes` bytes is no longer waiting for an extent.
     pub(crate) fn forget_dirty(&self, bytes: u64) {
         self.forget_landed(bytes, 0);
@@ -54,7 +75,8 @@ impl Reservations {
             return;
         }
         self.core.memory.sub_dirty(bytes);
-        self.data.shrink(bytes.saturating_sub(paid));
+        let free = bytes.saturating_sub(paid);
+        self.data.shrink(free - self.take_unpaid(free));
     }
 
     /// A data extent of `len` bytes, out of the reservation. `None`: there is none in one piece.

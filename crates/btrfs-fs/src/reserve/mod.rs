@@ -86,6 +86,8 @@ pub(crate) struct Reservations {
     in_place_bytes: AtomicU64,
     /// For all unwritten content.
     data: SharedReservation,
+    /// Bytes of that content for which nothing is held of it.
+    unpaid: AtomicU64,
     /// What the trees had at the last commit.
     measured: Measured,
     pub(crate) limits: Limits,
@@ -101,6 +103,7 @@ impl Reservations {
     pub(crate) fn new(core: Arc<Core>, subvols: Arc<Subvols>, pieces: Arc<Pieces>) -> Reservations {
         Reservations {
             data: core.space.share_data(),
+            unpaid: AtomicU64::new(0),
             core,
             subvols,
             pieces,

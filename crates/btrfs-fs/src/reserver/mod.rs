@@ -141,6 +141,16 @@ impl Reserver {
         Ok(ContentReservation { dirty, _operation: operation })
     }
 
+    /// As `reserve_content`, for content that goes into space that its file has, out of what there is now: for who
+    /// has the inode locked.
+    pub(crate) fn hold_content_in_own(&self, data: u64) -> Result<ContentReservation<'_>> {
+        self.memory_for_content()?;
+        let dirty = self.reservations.hold_dirty_in_own(data);
+        let cost = cost::write(&self.core.geometry, false);
+        let operation = self.reservations.hold(cost, Priority::Normal)?;
+        Ok(ContentReservation { dirty, _operation: operation })
+    }
+
     /// EDQUOT where `bytes` more of a subvolume would be beyond a limit of a group. What this answers is
     /// for as long as the operation is under way.
     pub(crate) fn within_limits(&self, tree: TreeId, bytes: u64) -> Result<QuotaReservation<'_>> {

@@ -20,6 +20,8 @@ use vfs::{FallocateMode, FileSystem, Ino, SetAttr, WriteFlags};
 const MIB: u64 = 1 << 20;
 /// Where it is preallocated, behind all.
 const KEPT: u64 = 512 << 10;
+/// How much is written, behind the first sector.
+const WRITTEN: u64 = 256 << 10;
 
 /// Both kinds of volume: with items for holes, and without.
 fn volumes() -> impl Iterator<Item = (bool, Arc<SimDevice>)> {
@@ -62,14 +64,37 @@ fn is_hole(item: &[u8]) -> bool {
     matches!(extent, FileExtent::Extent { fields, .. } if fields.disk_bytenr.0 == 0)
 }
 
+/// How much of each part [from, to) of the file is in extents of its own, as the volume has them.
+fn stored(device: &SimDevice, parts: [(u64, u64); 3]) -> [u64; 3] {
+    let dir = TempDir::new("grows-stored").expect("temp dir");
+    let path = dir.join("disk.img");
+    device.image().export(&path).expect("export");
+    let patch = Patch::new(&path);
+    let (ino, items) = (patch.ino(TreeId::FS, "file"), patch.items(TreeId::FS));
+    let is_one = |key: &Key, data: &[u8]| {
+        (key.objectid, key.kind) == (ino, kind::EXTENT_DATA) && !is_hole(data)
+    };
+    let extents = items.iter().filter(|(key, data)| is_one(key, data));
+    let ends = extents.map(|(key, data)| match FileExtent::parse(data).expect("an extent") {
+        FileExtent::Extent { fields, .. } => (key.offset, key.offset + fields.num_bytes),
+        FileExtent::Inline { .. } => panic!("it is in an item"),
+    });
+    let ends: Vec<_> = ends.collect();
+    parts.map(|(from, to)| ends.iter().map(|e| e.1.min(to).saturating_sub(e.0.max(from))).sum())
+}
+
 /// A volume whose file has content behind its end.
 fn crashed(device: &SimDevice) -> Arc<SimDevice> {
     let before = Arc::new(SimDevice::new(device.image()));
     let fs = mount(&before);
     let ino = common::new_file(&fs, "file", &[]);
     fs.fallocate(&CX, ino, FallocateMode::KeepSize, KEPT, MIB / 4).expect("preallocate");
-    fs.write(&CX, ino, 4096, &[7; 256 << 10], Default::default()).expect("write");
-    without_front(fs, &before)
+    fs.write(&CX, ino, 4096, &[7; WRITTEN as usize], Default::default()).expect("write");
+    let crashed = without_front(fs, &before);
+    // Else nothing could come back.
+    let parts = [(0, 4096), (4096, 4096 + WRITTEN), (KEPT, KEPT + MIB / 4)];
+    assert_eq!(stored(&crashed, parts), [0, WRITTEN, MIB / 4]);
+    crashed
 }
 
 type Grows = fn(&BtrfsFs, Ino);
@@ -149,7 +174,9 @@ fn assert_zeros(fs: &BtrfsFs, ino: Ino, what: &str) {
 fn judge(device: &Arc<SimDevice>, name: &str, grow: Grows, what: &str) {
     let fs = mount(device);
     let ino = find(&fs, fs.root(), name).expect("there");
-    assert_eq!(fs.getattr(ino).expect("there").size, 0, "{what}: it is as it was committed");
+    let attr = fs.getattr(ino).expect("there");
+    let blocks = (WRITTEN + MIB / 4) / 512;
+    assert_eq!((attr.size, attr.blocks), (0, blocks), "{what}: it is as it was committed");
     grow(&fs, ino);
     assert_zeros(&fs, ino, what);
     fs.fsync(ino, false).expect("fsync");

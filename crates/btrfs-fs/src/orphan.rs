@@ -256,7 +256,7 @@ impl Orphans {
             return Ok(from);
         }
         op.delete(id, kind::INODE_ITEM, 0);
-        self.inodes.orphans().unmark(op, id, state);
+        self.inodes.orphans().erased(op, id, state);
         Ok(None)
     }
 

@@ -5,7 +5,10 @@
 //! * what a commit will have to put or delete for the table counts in the delta of its epoch from
 //!   the operation on that makes it so ([`ItemDelta::owe`]), and is paid when the epoch is sealed;
 //! * a number that no slot can have, or one for which there is no memory, has its item in the
-//!   delta at once, as what is made in steps (a verified file) has.
+//!   delta at once;
+//! * so has what is made in steps (a verified file), whether it has a name or not: this item stays when the inode
+//!   gets a name or loses it, until the steps are done or undone. Where undoing fails it stays until the inode
+//!   is erased, or the next mount undoes it.
 //!
 //! What it does not know: when an inode loses its name, and when it is erased.
 //!
@@ -21,6 +24,7 @@ use btrfs_txn::{Op, View};
 use locks::{Mutex, Rank};
 use orphans::{Change, Orphans, Release};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bits of a slot's number for the object id; 21 are left for the tree.
 const OBJECT_BITS: u32 = 40;
@@ -29,12 +33,16 @@ pub(crate) struct OrphanTable {
     slots: Option<Orphans>,
     /// Those whose item was put by an operation.
     items: Mutex<BTreeMap<InodeId, Epochs>>,
+    /// How many of those are `in_steps`: none, mostly, and who erases an inode need not look.
+    in_steps: AtomicUsize,
 }
 
 /// In which epoch an item was put, and in which a later one it went, if it did.
 struct Epochs {
     put: Generation,
     gone: Option<Generation>,
+    /// It stands for what is made of the inode in steps, or does so as well.
+    in_steps: bool,
 }
 
 impl Epochs {
@@ -63,18 +71,18 @@ pub(crate) fn delete_item(op: &Op<'_>, id: InodeId) {
 
 impl OrphanTable {
     pub(super) fn new() -> OrphanTable {
-        OrphanTable { slots: Orphans::new().ok(), items: Mutex::new(Rank::Leaf, BTreeMap::new()) }
+        let (items, in_steps) = (Mutex::new(Rank::Leaf, BTreeMap::new()), AtomicUsize::new(0));
+        OrphanTable { slots: Orphans::new().ok(), items, in_steps }
     }
 
-    /// What is being made of the inode is to be cleaned up after a crash.
-    pub(crate) fn put_item(&self, op: &Op<'_>, id: InodeId) {
-        let (put, gone) = (op.generation(), None);
-        self.items.lock().entry(id).or_insert(Epochs { put, gone }).gone = None;
+    fn put_item(&self, op: &Op<'_>, id: InodeId) {
+        let (put, gone, in_steps) = (op.generation(), None, false);
+        self.items.lock().entry(id).or_insert(Epochs { put, gone, in_steps }).gone = None;
         op.put(orphans_of(id.tree), ORPHAN_ITEM, id.objectid, Box::new([]));
     }
 
-    /// It is not any more.
-    pub(crate) fn delete_item(&self, op: &Op<'_>, id: InodeId) {
+    fn delete_item(&self, op: &Op<'_>, id: InodeId) {
+        self.set_in_steps(id, false);
         let mut items = self.items.lock();
         match items.get_mut(&id) {
             Some(epochs) if epochs.put < op.generation() => epochs.gone = Some(op.generation()),
@@ -82,6 +90,45 @@ impl OrphanTable {
         }
         drop(items);
         delete_item(op, id);
+    }
+
+    fn is_in_steps(&self, id: InodeId) -> bool {
+        let all = || self.items.lock();
+        // What is so of an inode is said under its lock.
+        self.in_steps.load(Ordering::Relaxed) > 0 && all().get(&id).is_some_and(|e| e.in_steps)
+    }
+
+    fn set_in_steps(&self, id: InodeId, to: bool) {
+        let mut items = self.items.lock();
+        let Some(epochs) = items.get_mut(&id).filter(|epochs| epochs.in_steps != to) else {
+            return;
+        };
+        epochs.in_steps = to;
+        match to {
+            true => self.in_steps.fetch_add(1, Ordering::Relaxed),
+            false => self.in_steps.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// What is made of the inode from now on is to be cleaned up after a crash.
+    pub(crate) fn begin_steps(&self, op: &Op<'_>, id: InodeId) {
+        self.put_item(op, id);
+        self.set_in_steps(id, true);
+    }
+
+    /// It is made, or gone again: the item stays only for who has no name.
+    pub(crate) fn end_steps(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
+        match state.orphan {
+            Orphan::No => self.delete_item(op, id),
+            Orphan::Item => self.set_in_steps(id, false),
+            // Who looks for the slot's finds the same item: from now on it is known by that alone.
+            Orphan::Slot(_) => {
+                self.release_slot(op, id, state);
+                self.set_in_steps(id, false);
+                self.put_item(op, id);
+                state.orphan = Orphan::Item;
+            }
+        }
     }
 
     /// The inode lost its last name, or never had one.
@@ -99,17 +146,31 @@ impl OrphanTable {
         };
     }
 
-    /// It is gone, or got a name again (`linkat` of an `O_TMPFILE`).
-    pub(crate) fn unmark(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
-        match std::mem::take(&mut state.orphan) {
-            Orphan::No => {}
-            Orphan::Item => self.delete_item(op, id),
-            Orphan::Slot(slot) => {
-                let table = self.slots.as_ref().expect("it has the slot");
-                match table.release(slot, op.generation().0) {
-                    Release::Forgotten => op.owe_no_item(),
-                    Release::ToTell => op.owe_item(id.tree),
-                }
+    /// It got a name (`linkat` of an `O_TMPFILE`).
+    pub(crate) fn named(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
+        match state.orphan {
+            Orphan::Item if self.is_in_steps(id) => state.orphan = Orphan::No,
+            Orphan::Item => self.erased(op, id, state),
+            Orphan::Slot(_) | Orphan::No => self.release_slot(op, id, state),
+        }
+    }
+
+    /// It is erased, with all that was being made of it.
+    pub(crate) fn erased(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
+        let has_item = matches!(state.orphan, Orphan::Item) || self.is_in_steps(id);
+        self.release_slot(op, id, state);
+        if has_item {
+            self.delete_item(op, id);
+        }
+    }
+
+    /// It is no orphan any more, as far as `state` says; an item stays.
+    fn release_slot(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
+        if let Orphan::Slot(slot) = std::mem::take(&mut state.orphan) {
+            let table = self.slots.as_ref().expect("it has the slot");
+            match table.release(slot, op.generation().0) {
+                Release::Forgotten => op.owe_no_item(),
+                Release::ToTell => op.owe_item(id.tree),
             }
         }
     }

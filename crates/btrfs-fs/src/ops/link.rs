@@ -58,7 +58,7 @@ fn add_link(
     state.item.nlink += 1;
     state.linkable = false;
     state.item.ctime = op.core.now();
-    inodes.orphans().unmark(op, inode.id, state);
+    inodes.orphans().named(op, inode.id, state);
     put_inode(op, inode.id, state);
     let dir_state = locked.state(dir);
     touch_dir(op, dir.id, dir_state, length as i64);

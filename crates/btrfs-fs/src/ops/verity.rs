@@ -13,14 +13,14 @@ use super::subvolume;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents;
-use crate::inode::{Inode, Orphan, State, change, put_inode};
+use crate::inode::{Inode, change, put_inode};
 use crate::reserve::cost;
 use crate::subvol::Caller;
 use crate::verity::{put_bytes, put_descriptor};
 use btrfs_disk::ids::compat_ro;
 use btrfs_disk::items::inode_flags::RO_VERITY;
 use btrfs_disk::key::kind::VERITY_MERKLE_ITEM;
-use btrfs_txn::{BATCH, Op};
+use btrfs_txn::BATCH;
 use fs_verity::{Builder, Descriptor, Hash, HashAlgorithm, MAX_SIGNATURE, Merkle, Params};
 use inode_index::Ref;
 use std::convert::Infallible;
@@ -70,11 +70,12 @@ pub(crate) fn enable(
     if wish.signature.len() > MAX_SIGNATURE {
         return Err(Errno::EMSGSIZE.into());
     }
-    let marked = begin(engine, &inode)?;
-    let made = make(engine, &inode, wish, marked, goes_on);
+    begin(engine, &inode)?;
+    let made = make(engine, &inode, wish, goes_on);
     if made.is_err() {
-        // Where there is no room even for that, or nothing may be changed, the next mount does it.
-        if let Err(error) = give_up(engine, &inode, marked) {
+        // Where there is no room even for that, or nothing may be changed, the next mount does it, or who
+        // enables it again or erases the file.
+        if let Err(error) = give_up(engine, &inode) {
             tracing::warn!(inode = inode.id.objectid, %error, "what was made for fs-verity stays");
         }
         if let Ok(mut state) = inode.write() {
@@ -84,8 +85,8 @@ pub(crate) fn enable(
     made
 }
 
-/// True if the orphan item is ours: an inode without a name has one by itself.
-fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
+/// Also an inode without a name gets an item that is ours: its own goes when it gets one.
+fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
     let _room = engine.reserver.reserve(cost::touch())?;
     let mut state = engine.write(inode)?;
     check_file(&state)?;
@@ -98,20 +99,11 @@ fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
     state.content_is_replaced()?;
     let op = engine.core.begin_change().fs()?;
     state.making_verity = true;
-    if state.orphan.is_one() {
-        return Ok(false);
-    }
-    engine.inodes.orphans().put_item(&op, inode.id);
-    Ok(true)
+    engine.inodes.orphans().begin_steps(&op, inode.id);
+    Ok(())
 }
 
-fn make(
-    engine: &Engine,
-    inode: &Ref<Inode>,
-    wish: &Wish,
-    marked: bool,
-    goes_on: GoesOn<'_>,
-) -> Result<()> {
+fn make(engine: &Engine, inode: &Ref<Inode>, wish: &Wish, goes_on: GoesOn<'_>) -> Result<()> {
     engine.writeback.flush_inode(inode)?;
     drop_all(engine, inode)?;
     let size = inode.read()?.item.size;
@@ -123,7 +115,7 @@ fn make(
         root_hash,
         signature: wish.signature.clone(),
     };
-    finish(engine, inode, &descriptor.to_vec(), marked)
+    finish(engine, inode, &descriptor.to_vec())
 }
 
 /// Asked whenever so much content is hashed as is written at a time elsewhere: a sparse file may have any size.
@@ -192,7 +184,7 @@ fn put_blocks(engine: &Engine, inode: &Ref<Inode>, blocks: &mut Blocks) -> Resul
     Ok(())
 }
 
-fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8], marked: bool) -> Result<()> {
+fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8]) -> Result<()> {
     engine.subvol_writable(inode.id.tree)?;
     let _room = engine.reserver.reserve(cost::verity_descriptor(descriptor.len() as u64))?;
     let mut state = engine.write(inode)?;
@@ -201,7 +193,7 @@ fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8], marked: bool) 
         // Who refuses changes waits for those who are inside.
         engine.core.health.changeable().fs()?;
         op.run(|| put_descriptor(op, inode.id, descriptor));
-        settle_orphan(engine, op, inode, &mut state, marked);
+        engine.inodes.orphans().end_steps(op, inode.id, &mut state);
         state.item.flags |= RO_VERITY;
         put_inode(op, inode.id, &mut state);
         Ok(())
@@ -210,28 +202,13 @@ fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8], marked: bool) 
     Ok(())
 }
 
-fn give_up(engine: &Engine, inode: &Ref<Inode>, marked: bool) -> Result<()> {
+fn give_up(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
     engine.core.health.changeable().fs()?;
     drop_all(engine, inode)?;
     let _room = engine.reserver.reserve_removal(cost::remove_orphan_item())?;
     let mut state = inode.write()?;
-    settle_orphan(engine, &engine.core.begin(), inode, &mut state, marked);
+    engine.inodes.orphans().end_steps(&engine.core.begin(), inode.id, &mut state);
     Ok(())
-}
-
-/// Only who has no name is an orphan still, and has an item by which it is known.
-fn settle_orphan(engine: &Engine, op: &Op<'_>, inode: &Inode, state: &mut State, marked: bool) {
-    let orphans = engine.inodes.orphans();
-    match state.orphan {
-        Orphan::No if marked => orphans.delete_item(op, inode.id),
-        // It lost its last name meanwhile.
-        Orphan::Slot(_) if marked => {
-            orphans.unmark(op, inode.id, state);
-            orphans.put_item(op, inode.id);
-            state.orphan = Orphan::Item;
-        }
-        _ => {}
-    }
 }
 
 /// Whatever the volume has of a tree for a file that has none.

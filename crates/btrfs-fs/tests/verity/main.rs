@@ -8,6 +8,7 @@ mod common;
 
 mod check;
 mod life;
+mod steps;
 
 use blocksim::SimDevice;
 use btrfs_disk::key::kind;

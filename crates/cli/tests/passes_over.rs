@@ -210,3 +210,26 @@ fn an_attribute_too_long_for_the_target_is_one_files_own() {
     assert_eq!(text(&seen.stdout).matches("two").count(), 2, "{}", text(&seen.stdout));
     assert_eq!(text(&kept.stdout), "4751 1000000000\n".repeat(2));
 }
+
+/// What a stranger's program was is nobody's right in the volume, also where the copy ends before its end.
+#[test]
+fn a_copy_that_ends_early_leaves_no_program_of_somebody_elses_as_its_own() {
+    require!(btrfs_progs);
+    let image = Image::with("passes-short", &["--byte-count", "128M"]);
+    let dir = TempDir::new("passes-short-source").unwrap();
+    let made = sh(&format!(
+        "cd {} && mkdir tree && cd tree && mkdir a && echo '#!/bin/sh' > a/prog && cp a/prog b-prog && \
+         chown 1000:1000 a/prog b-prog && chmod 6755 a/prog b-prog && head -c 140M /dev/urandom > c-large",
+        dir.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let tree = dir.join("tree").display().to_string();
+    for words in [vec![tree.clone(), image.at("/")], vec![format!("{tree}/."), image.at("/")]] {
+        let copy = ["cp", "-r", "--no-preserve"].map(String::from);
+        let (code, told) = failing(&[&copy[..], &words].concat());
+        assert!(code == 1 && told.contains("no space"), "{told}");
+        assert!(fine(&["find", &image.at("/"), "-name", "*prog"]).contains("prog"));
+        assert_eq!(fine(&["find", &image.at("/"), "-perm", "/6000"]), "");
+    }
+    assert_clean(&image.path);
+}

@@ -389,11 +389,11 @@ impl<'a> Export<'a> {
 
     /// In the order that keeps each from undoing another: owner, xattrs, mode, times.
     fn attributes(&self, target: Target<'_>, path: &Path, attr: &Attr) -> Result<()> {
-        if let Some(umask) = self.options.as_new {
+        if let Some(cx) = self.options.as_new {
             return match attr.kind {
                 FileKind::Symlink => Ok(()),
                 _ => target
-                    .set_mode(u32::from(attr.perm) & 0o777 & !umask)
+                    .set_mode(u32::from(attr.perm) & 0o777 & !u32::from(cx.umask))
                     .at(path, "set permissions"),
             };
         }

@@ -334,8 +334,10 @@ impl<'a> Import<'a> {
         let cx = Context::default();
         self.fs.link(&cx, ino, parent, name).at(path, "link")?;
         self.fs.forget(ino, 1);
-        let set = SetAttr { ctime: Some(meta.ctime), ..SetAttr::default() };
-        self.fs.setattr(&cx, ino, &set).at(path, "set times")?;
+        if self.options.as_new.is_none() {
+            let set = SetAttr { ctime: Some(meta.ctime), ..SetAttr::default() };
+            self.fs.setattr(&cx, ino, &set).at(path, "set times")?;
+        }
         self.links.seen(meta);
         Ok(true)
     }
@@ -349,7 +351,7 @@ impl<'a> Import<'a> {
         parent: Ino,
         name: &[u8],
     ) -> Result<Entry> {
-        let mut cx = Context::default();
+        let mut cx = self.options.as_new.unwrap_or_default();
         if self.options.owners {
             (cx.uid, cx.gid) = (meta.uid, meta.gid);
         }
@@ -389,13 +391,16 @@ impl<'a> Import<'a> {
     }
 
     /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then
-    /// permissions and times.
+    /// permissions and times. What is made as new has its own since it was made.
     fn attributes(
         &self,
         (path, source): (&Path, Target<'_>),
         ino: Ino,
         meta: &HostStat,
     ) -> Result<()> {
+        if self.options.as_new.is_some() {
+            return Ok(());
+        }
         let cx = Context::default();
         if self.options.owners {
             let (uid, gid) = (Some(meta.uid), Some(meta.gid));

@@ -4,7 +4,7 @@ use super::error::{CopyError, Result};
 use super::links::{ExportLinks, ImportLinks};
 use std::cell::RefCell;
 use std::path::Path;
-use vfs::{FileKind, FsError};
+use vfs::{Context, FileKind, FsError};
 
 /// What a copy tells while it runs; `path` is the host's.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +48,10 @@ pub struct CopyOptions<'a> {
     pub owners: bool,
     /// Carry extended attributes over, ACLs among them.
     pub xattrs: bool,
-    /// Export only: what is made is as if the caller had just made it, with this umask: the owner and the
-    /// attributes that it got by itself, the times of now, and no special mode bits.
-    pub as_new: Option<u32>,
+    /// What is made is as if this caller had just made it, by whose umask, with no special mode bits: in a volume
+    /// it is his, or what its directory hands on; on the host it has the owner and the attributes that it got by itself.
+    /// Times are of now. So nothing of somebody else's is ever his with that one's mode, however the copy ends.
+    pub as_new: Option<Context>,
     /// Import only: do not descend into other file systems mounted below the top.
     pub one_file_system: bool,
     /// Import only: the file that the volume itself lies in, by device and inode number. It would be copied

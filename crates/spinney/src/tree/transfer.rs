@@ -202,7 +202,7 @@ impl<'v> Transfer<'v> {
             nameless: false,
             owners: self.rules.preserve,
             xattrs: self.rules.preserve,
-            as_new: (!self.rules.preserve).then(|| self.volume.context().umask.into()),
+            as_new: (!self.rules.preserve).then(|| *self.volume.context()),
             one_file_system: self.rules.one_file_system,
             leave_out: match self.image.map(|image| image.ground) {
                 Some(Ground::File(dev, ino)) => Some((dev, ino)),

@@ -11,7 +11,7 @@ use super::super::host::{HostName, dir_seen, open_seen};
 use super::super::node::Node;
 use super::super::path::join;
 use super::super::refused::is_elsewhere;
-use super::super::{target, walk};
+use super::super::target;
 use super::{Transfer, TransferEvent};
 use crate::error::{Error, Result};
 use crate::volume::At;
@@ -21,7 +21,7 @@ use btrfs_image::{
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
-use vfs::{Context, FileKind, SetAttr, SetTime};
+use vfs::FileKind;
 
 fn stat_of(dir: &HostDir) -> Result<HostStat> {
     HostStat::of_file(dir.file()).map_err(|e| Error::host(dir.path(), e))
@@ -45,8 +45,7 @@ impl Transfer<'_> {
                 let copied = self.with_options(|options| {
                     import_tree(&**self.volume.fs(), host, parent.ino(), name, options)
                 });
-                copied.map_err(|e| self.said(e))?;
-                self.imported(parent, name, path)
+                copied.map(drop).map_err(|e| self.said(e))
             }
         }
     }
@@ -142,13 +141,7 @@ impl Transfer<'_> {
                 self.with_options(|options| import_tree(fs, &real, parent.ino(), name, options))
             }
         };
-        copied.map_err(|e| self.said(e))?;
-        self.imported(parent, name, path)
-    }
-
-    fn imported(&self, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
-        let top = parent.child(name).at(self.volume, path)?;
-        if self.rules.preserve { Ok(()) } else { self.make_new(top, path) }
+        copied.map(drop).map_err(|e| self.said(e))
     }
 
     /// What can be read from a pipe or device.
@@ -239,7 +232,7 @@ impl Transfer<'_> {
         let taken = to.names().at(self.volume, path)?;
         let free = |name: &Vec<u8>| taken.binary_search(name).is_err();
         if names.iter().all(free) {
-            return self.import_all(dir, &names, to, path);
+            return self.import_all(dir, to);
         }
         for name in names {
             let (from, below) = (HostName::new(&dir, &name), join(path, &name));
@@ -258,41 +251,9 @@ impl Transfer<'_> {
         }
     }
 
-    fn import_all(&self, dir: HostDir, names: &[Vec<u8>], to: &Node, path: &[u8]) -> Result<()> {
+    fn import_all(&self, dir: HostDir, to: &Node) -> Result<()> {
         let fs = self.volume.fs();
-        let before = fs.getattr(to.ino()).at(self.volume, path)?;
         let copied = self.with_options(|options| import_contents(&**fs, dir, to.ino(), options));
-        copied.map_err(|e| self.said(e))?;
-        if self.rules.preserve {
-            return Ok(());
-        }
-        // The directory itself was there before.
-        let set = SetAttr { perm: Some(before.perm), ..SetAttr::default() };
-        fs.setattr(&Context::default(), to.ino(), &SetAttr { mtime: Some(SetTime::Now), ..set })
-            .at(self.volume, path)?;
-        for name in names {
-            let below = join(path, name);
-            // One that failed was told.
-            if let Some(made) = to.child_if_any(name).at(self.volume, &below)? {
-                self.make_new(made, &below)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// As if the caller had just made it: owner, times, and permissions by the umask.
-    fn make_new(&self, top: Node, path: &[u8]) -> Result<()> {
-        let cx = self.volume.context();
-        walk::every(self.volume, top, path.to_vec(), &mut |node, path| {
-            let set = SetAttr {
-                uid: Some(cx.uid),
-                gid: Some(cx.gid),
-                perm: (!node.is_symlink()).then_some(node.attr.perm & 0o777 & !cx.umask),
-                atime: Some(SetTime::Now),
-                mtime: Some(SetTime::Now),
-                ..SetAttr::default()
-            };
-            self.volume.fs().setattr(cx, node.ino(), &set).at(self.volume, path).map(drop)
-        })
+        copied.map(drop).map_err(|e| self.said(e))
     }
 }

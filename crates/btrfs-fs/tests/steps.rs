@@ -243,3 +243,112 @@ fn few_extents_are_looked_at_together_and_deleted_ones_no_more() {
         common::check_device(device, true, btrfs_check::Severity::Note);
     }
 }
+
+/// What `each` does with each piece of the file, one after the other, goes over each deleted one a few times.
+fn passes_few(what: &str, mut each: impl FnMut(u64)) {
+    btrfs_fs::passed_over();
+    let mut passed = 0;
+    for piece in 0..PIECES {
+        each(piece * 8192);
+        passed += btrfs_fs::passed_over();
+        assert!(passed <= 12 * PIECES, "{what}: {passed} deleted ones were on the way at {piece}");
+    }
+}
+
+fn read(fs: &BtrfsFs, ino: Ino, at: u64) {
+    let mut content = [1; SECTOR];
+    let len = fs.read(ino, at, &mut content).expect("read");
+    assert_eq!(content[..len].iter().position(|byte| *byte != 0), None, "behind {at}");
+}
+
+fn punch_one(fs: &BtrfsFs, ino: Ino, at: u64) {
+    fs.fallocate(&CX, ino, FallocateMode::PunchHole, at, SECTOR as u64).expect("punch");
+}
+
+fn write_one(fs: &BtrfsFs, ino: Ino, at: u64) {
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    fs.write(&CX, ino, at, &[7; SECTOR], direct).expect("write");
+}
+
+/// Who goes through a file sector by sector, of which many extents were deleted since the last commit.
+#[test]
+fn what_was_deleted_is_not_passed_over_again_and_again() {
+    let image = of_many_extents();
+    let (device, fs) = mount(&image);
+    let ino = common::find(&fs, fs.root(), "file").expect("there");
+    passes_few("punch what is there", |at| {
+        punch_one(&fs, ino, at);
+        read(&fs, ino, at + SECTOR as u64);
+    });
+    passes_few("read", |at| read(&fs, ino, at));
+    passes_few("punch", |at| punch_one(&fs, ino, at));
+    passes_few("seek", |at| {
+        let data = fs.seek(ino, at, vfs::SeekWhence::Data);
+        assert_eq!(data.expect_err("no data").errno(), libc::ENXIO);
+    });
+    passes_few("write", |at| {
+        write_one(&fs, ino, at);
+        read(&fs, ino, at + SECTOR as u64);
+    });
+    let mut all = vec![0; PIECES_END as usize];
+    let len = fs.read(ino, 0, &mut all).expect("read");
+    assert_eq!(len, PIECES_END as usize - SECTOR);
+    let pieces = all.chunks(2 * SECTOR).map(|piece| (piece[0], piece[SECTOR]));
+    assert!(pieces.eq(std::iter::repeat_n((7, 0), PIECES as usize)));
+    fs.destroy().expect("close");
+    common::check_device(device, true, btrfs_check::Severity::Note);
+}
+
+/// The same, while the commit is at work that has it.
+#[test]
+fn what_a_commit_at_work_deletes_is_not_passed_over_again_and_again() {
+    let device = volume_with_flushes_of("commits", 400 << 20);
+    let options = Options { background: false, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
+    let ino = common::new_file(&fs, "file", &[]);
+    (0..PIECES).for_each(|piece| write_one(&fs, ino, piece * 8192));
+    fs.sync().expect("sync");
+    allocate_all(&fs, ino, FallocateMode::PunchHole).expect("punch");
+    let places = &device.hook.places;
+    places.arm("flush");
+    std::thread::scope(|scope| {
+        let commits = std::thread::Builder::new().name("commits".into());
+        let commits = commits.spawn_scoped(scope, || fs.sync()).expect("a thread");
+        places.wait_until_there("flush");
+        passes_few("read", |at| read(&fs, ino, at));
+        passes_few("write", |at| {
+            write_one(&fs, ino, at);
+            read(&fs, ino, at + SECTOR as u64);
+        });
+        places.release("flush");
+        commits.join().expect("no panic").expect("committed");
+    });
+    fs.destroy().expect("close");
+    common::check_device(device, true, btrfs_check::Severity::Note);
+}
+
+/// Who removes the first name of a directory, as long as there is one.
+#[test]
+fn names_that_went_are_not_passed_over_again_and_again() {
+    const NAMES: u64 = 3000;
+    let (device, fs) = mount(&of_many_extents());
+    (0..NAMES).for_each(|n| _ = common::new_file(&fs, &format!("{n}"), &[]));
+    fs.sync().expect("sync");
+    btrfs_fs::passed_over();
+    let (mut passed, mut removed) = (0, 0);
+    loop {
+        let mut first = None;
+        let mut take = |entry: &vfs::DirEntry<'_>| {
+            first = Some(entry.name.to_vec());
+            false
+        };
+        fs.readdir(fs.root(), 2, &mut take).expect("list");
+        let Some(first) = first else { break };
+        fs.unlink(&CX, fs.root(), &first).expect("remove");
+        (passed, removed) = (passed + btrfs_fs::passed_over(), removed + 1);
+        assert!(passed <= 12 * NAMES, "{passed} deleted ones were on the way at {removed}");
+    }
+    assert_eq!(removed, NAMES + 1);
+    fs.destroy().expect("close");
+    common::check_device(device, true, btrfs_check::Severity::Note);
+}

@@ -4,11 +4,16 @@
 //! the caller holds: sealing and publishing move items between layers, never change them.
 //! It does not know what items mean.
 
-use crate::delta::Delta;
+mod trail;
+
+use crate::delta::{Changed, Delta, before};
 use crate::roots::Roots;
 use btrfs_disk::{Key, Logical, Result, TreeId};
 use btrfs_tree::{Cursor, Item, NodeStore, TreeRoot};
 use std::sync::Arc;
+use trail::Trail;
+#[cfg(feature = "fault-injection")]
+pub use trail::passed_over;
 
 /// The layers at one moment.
 pub struct Snapshot {
@@ -76,35 +81,48 @@ impl View<'_> {
 
     /// The last item of `from`'s object at or before `from`.
     pub fn previous(&self, tree: TreeId, from: &Key) -> Result<Option<(Key, Bytes)>> {
-        let mut at = *from;
+        let (mut at, mut trail) = (*from, Trail::new(self, tree));
+        let root = self.layers.roots.get(tree);
+        let mut cursor = root.as_ref().map(|root| Cursor::new(self.store, &root.root));
         loop {
             let top = self.layers.current.items.previous(tree, &at);
-            let mid = self.layers.sealed.as_ref().and_then(|s| s.items.previous(tree, &at));
-            let low = self.committed(tree, &at)?;
-            let keys =
-                [top.as_ref().map(|e| e.0), mid.as_ref().map(|e| e.0), low.as_ref().map(|e| e.0)];
-            let Some(key) = keys.into_iter().flatten().max() else { return Ok(None) };
-            match pick(key, top, mid) {
-                Picked::Value(value) => return Ok(Some((key, Bytes::Owned(value)))),
-                Picked::Below => return Ok(low),
+            let mid = self.layers.sealed.as_ref().map(|s| s.items.previous(tree, &top.at));
+            let below = mid.as_ref().map_or(top.at, |mid| mid.at);
+            let mid = mid.and_then(|mid| mid.found);
+            let low = match &mut cursor {
+                Some(cursor) => at_or_before(cursor, &below)?,
+                None => None,
+            };
+            let keys = [changed(&top.found), changed(&mid), low.as_ref().map(|e| e.0)];
+            let Some(key) = keys.into_iter().flatten().max() else { break };
+            if below != at {
+                trail.jump();
+            }
+            match pick(key, top.found, mid) {
+                Picked::Value(value) => {
+                    trail.end();
+                    return Ok(Some((key, Bytes::Owned(value))));
+                }
+                Picked::Below => {
+                    trail.end();
+                    return Ok(low);
+                }
                 Picked::Deleted => {
-                    passed();
-                    let Some(before) = predecessor(&key) else { return Ok(None) };
+                    let before = before(&key);
+                    trail.pass(&key, before);
+                    let Some(before) = before else { break };
                     at = before;
                 }
             }
         }
+        trail.end();
+        Ok(None)
     }
 
     /// As `previous`, in the last commit.
     pub fn committed(&self, tree: TreeId, at: &Key) -> Result<Option<(Key, Bytes)>> {
         let Some(root) = self.layers.roots.get(tree) else { return Ok(None) };
-        let mut cursor = Cursor::new(self.store, &root.root);
-        cursor.seek_back(at)?;
-        Ok(cursor
-            .item()
-            .filter(|(key, _)| key.objectid == at.objectid)
-            .map(|(key, data)| (key, Bytes::Owned(data.into()))))
+        at_or_before(&mut Cursor::new(self.store, &root.root), at)
     }
 
     /// Where the leaf ends in which `at` belongs, or the node above it that cannot be read; `None`
@@ -123,12 +141,13 @@ impl View<'_> {
     /// The last key at or before `at` that the commit at work changes.
     pub fn sealed(&self, tree: TreeId, at: &Key) -> Option<Key> {
         let sealed = self.layers.sealed.as_ref()?;
-        sealed.items.previous(tree, at).map(|(key, _)| key)
+        sealed.items.previous(tree, at).found.map(|(key, _)| key)
     }
 
     /// All items of `from`'s object from `from` on, one at a time.
     pub fn scan(&self, tree: TreeId, from: Key) -> Scan<'_> {
-        Scan { view: self, tree, from: Some(from), end: None, cursor: None, positioned: false }
+        let (from, trail) = (Some(from), Trail::new(self, tree));
+        Scan { view: self, tree, from, end: None, cursor: None, positioned: false, trail }
     }
 
     /// The same, those below `end`. What was deleted behind is not looked at, of which there can
@@ -232,10 +251,8 @@ enum Picked {
     Below,
 }
 
-type Found = Option<(Key, Option<Box<[u8]>>)>;
-
 /// What the topmost layer that has `key` says of it.
-fn pick(key: Key, top: Found, mid: Found) -> Picked {
+fn pick(key: Key, top: Option<Changed>, mid: Option<Changed>) -> Picked {
     for (k, value) in [top, mid].into_iter().flatten() {
         if k == key {
             return value.map_or(Picked::Deleted, Picked::Value);
@@ -244,34 +261,20 @@ fn pick(key: Key, top: Found, mid: Found) -> Picked {
     Picked::Below
 }
 
-/// The next smaller key of the same object.
-fn predecessor(key: &Key) -> Option<Key> {
-    if key.offset > 0 {
-        return Some(Key { offset: key.offset - 1, ..*key });
-    }
-    (key.kind > 0).then(|| Key::new(key.objectid, key.kind - 1, u64::MAX))
-}
-
 /// Where the items of an object end.
 fn behind(objectid: u64) -> Option<Key> {
     Key::new(objectid, u8::MAX, u64::MAX).successor()
 }
 
-/// A deleted key was on the way.
-fn passed() {
-    #[cfg(feature = "fault-injection")]
-    PASSED.with(|passed| passed.set(passed.get() + 1));
+fn changed(found: &Option<Changed>) -> Option<Key> {
+    found.as_ref().map(|(key, _)| *key)
 }
 
-#[cfg(feature = "fault-injection")]
-thread_local! {
-    static PASSED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// How many deleted keys were on the way of this thread since it asked last.
-#[cfg(feature = "fault-injection")]
-pub fn passed_over() -> u64 {
-    PASSED.with(|passed| passed.replace(0))
+/// The last item of `at`'s object at or before `at`.
+fn at_or_before(cursor: &mut Cursor<'_, NodeStore>, at: &Key) -> Result<Option<(Key, Bytes)>> {
+    cursor.seek_back(at)?;
+    let found = cursor.current().filter(|item| item.key().objectid == at.objectid);
+    Ok(found.map(|item| (item.key(), Bytes::Item(item))))
 }
 
 /// Walks one object's items upwards over all layers.
@@ -282,7 +285,12 @@ pub struct Scan<'v> {
     end: Option<Key>,
     cursor: Option<Cursor<'v, NodeStore>>,
     positioned: bool,
+    trail: Trail<'v>,
 }
+
+/// Items of the tree that a scan goes over one by one before it looks for the next one anew.
+/// Chosen, not measured.
+const FEW: usize = 8;
 
 impl Scan<'_> {
     /// The next item upwards, or `None` behind the object's last.
@@ -291,20 +299,30 @@ impl Scan<'_> {
         let layers = &self.view.layers;
         while let Some(from) = self.from {
             let top = layers.current.items.next(self.tree, &from);
-            let mid = layers.sealed.as_ref().and_then(|s| s.items.next(self.tree, &from));
-            self.position(&from)?;
-            let low = self.tree_key(&from);
-            let keys = [top.as_ref().map(|e| e.0), mid.as_ref().map(|e| e.0), low];
+            let mid = layers.sealed.as_ref().map(|s| s.items.next(self.tree, &top.at));
+            let below = mid.as_ref().map_or(top.at, |mid| mid.at);
+            if below != from {
+                self.trail.jump();
+            }
+            let mid = mid.and_then(|mid| mid.found);
+            self.position(&below)?;
+            let low = self.tree_key(&below);
+            let keys = [changed(&top.found), changed(&mid), low];
             let key = keys.into_iter().flatten().min();
             let Some(key) = key.filter(|key| self.end.is_none_or(|end| *key < end)) else {
                 self.from = None;
+                self.trail.end();
                 return Ok(None);
             };
             self.from = key.successor().filter(|next| next.objectid == key.objectid);
-            match pick(key, top, mid) {
-                Picked::Value(value) => return Ok(Some((key, Bytes::Owned(value)))),
-                Picked::Deleted => passed(),
+            match pick(key, top.found, mid) {
+                Picked::Value(value) => {
+                    self.trail.end();
+                    return Ok(Some((key, Bytes::Owned(value))));
+                }
+                Picked::Deleted => self.trail.pass(&key, self.from),
                 Picked::Below => {
+                    self.trail.end();
                     let data = self.cursor.as_ref().and_then(|c| c.item()).expect("positioned").1;
                     return Ok(Some((key, Bytes::Owned(data.into()))));
                 }
@@ -326,8 +344,14 @@ impl Scan<'_> {
             }
         }
         if let Some(cursor) = &mut self.cursor {
-            while cursor.item().is_some_and(|(key, _)| key < *from) {
+            for _ in 0..FEW {
+                if cursor.key().is_none_or(|key| key >= *from) {
+                    return Ok(());
+                }
                 cursor.next()?;
+            }
+            if cursor.key().is_some_and(|key| key < *from) {
+                cursor.seek(from)?;
             }
         }
         Ok(())

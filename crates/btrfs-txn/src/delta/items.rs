@@ -3,6 +3,7 @@
 //! All items of one object (an inode, mostly) live together, so that one lock covers what
 //! an operation changes of it.
 
+use super::bare::Bare;
 use super::slots::{SlotEntry, Slots};
 use super::touched::TouchedTrees;
 use super::watch::{SubKey, Watch, is_ref};
@@ -57,6 +58,8 @@ pub(super) struct Object {
     pub moved: bool,
     /// For the tree log; `None`: it never asked, and there are no gaps.
     pub watch: Option<Box<Watch>>,
+    /// `None`: nobody has passed over much of what was deleted.
+    pub(super) bare: Option<Box<Bare>>,
 }
 
 #[derive(Default)]
@@ -66,6 +69,26 @@ pub(super) struct Shard {
     pub(super) renamed: Vec<(TreeId, u64)>,
     /// Objects that a rename took out of a directory that the log has with its entries.
     pub(super) left_log: Vec<(TreeId, u64)>,
+}
+
+/// A changed key of an object, and its item; `None`: deleted.
+pub type Changed = (Key, Option<Box<[u8]>>);
+
+/// What a delta has beside a key.
+pub struct Beside {
+    /// From there on it was looked, and the layers below are to be; between the key and that nothing is.
+    pub at: Key,
+    /// The first one.
+    pub found: Option<Changed>,
+}
+
+impl Beside {
+    fn of(at: Key, slot: Option<(&SubKey, &Slot)>) -> Beside {
+        let found = slot.map(|(&(kind, offset), slot)| {
+            (Key::new(at.objectid, kind, offset), slot.value.clone())
+        });
+        Beside { at, found }
+    }
 }
 
 /// Items that changed, by tree, object and key.
@@ -149,7 +172,7 @@ impl ItemDelta {
         let result = edit(&mut edit_object);
         let ObjectEdit { bytes, new_bytes, slots, mut spread, renamed, birth, .. } = edit_object;
         let mut notes = object.noted() as i64 - noted as i64;
-        if object.items.is_empty() && object.watch.is_none() {
+        if object.items.is_empty() && object.watch.is_none() && object.bare.is_none() {
             shard.objects.remove(&(tree, objectid));
         }
         if renamed && self.watched.load(Ordering::Relaxed) {
@@ -190,20 +213,24 @@ impl ItemDelta {
         shard.objects.get(&(tree, objectid)).is_some_and(|object| object.born)
     }
 
-    /// The first changed key of `objectid` at or behind (`kind`, `offset`).
-    pub fn next(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
+    /// The first changed key at or behind `from`, or behind what is known to be bare there.
+    pub fn next(&self, tree: TreeId, from: &Key) -> Beside {
         let shard = self.shards[shard_of(tree, from.objectid)].lock();
-        let object = shard.objects.get(&(tree, from.objectid))?;
-        let (&(kind, offset), slot) = object.items.at_or_after(&(from.kind, from.offset))?;
-        Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
+        let Some(object) = shard.objects.get(&(tree, from.objectid)) else {
+            return Beside { at: *from, found: None };
+        };
+        let at = object.behind_bare(from);
+        Beside::of(at, object.items.at_or_after(&(at.kind, at.offset)))
     }
 
-    /// The last changed key of `objectid` at or before (`kind`, `offset`).
-    pub fn previous(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
+    /// The last changed key at or before `from`, or in front of what is known to be bare there.
+    pub fn previous(&self, tree: TreeId, from: &Key) -> Beside {
         let shard = self.shards[shard_of(tree, from.objectid)].lock();
-        let object = shard.objects.get(&(tree, from.objectid))?;
-        let (&(kind, offset), slot) = object.items.at_or_before(&(from.kind, from.offset))?;
-        Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
+        let Some(object) = shard.objects.get(&(tree, from.objectid)) else {
+            return Beside { at: *from, found: None };
+        };
+        let at = object.in_front_of_bare(from);
+        Beside::of(at, object.items.at_or_before(&(at.kind, at.offset)))
     }
 
     /// The object ids that each tree has changes of, ascending, calling `rest` now and then.
@@ -350,6 +377,9 @@ impl<'a> ObjectEdit<'a> {
     /// Sets an item of this object; `base` is what the trees have of the key.
     pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
         self.note(kind, offset, false);
+        if let Some(bare) = &mut self.object.bare {
+            bare.cut((kind, offset));
+        }
         let len = value.len() as i64;
         self.bytes += len;
         let close = self.lies_close(kind, base);
@@ -514,9 +544,9 @@ mod tests {
             o.put(96, 9, bytes(2), Base::Absent);
         });
         let key = |offset| Key::new(256, 96, offset);
-        assert_eq!(delta.next(T, &key(3)).unwrap().0, key(9));
-        assert_eq!(delta.previous(T, &key(8)).unwrap().0, key(2));
-        assert!(delta.next(T, &key(10)).is_none());
+        assert_eq!(delta.next(T, &key(3)).found.unwrap().0, key(9));
+        assert_eq!(delta.previous(T, &key(8)).found.unwrap().0, key(2));
+        assert!(delta.next(T, &key(10)).found.is_none());
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //!   deleted, so that what is born and gone within an epoch never reaches a tree.
 
 mod actions;
+mod bare;
 mod counts;
 mod extents;
 mod gate;
@@ -26,9 +27,10 @@ mod watch;
 pub use actions::{
     ActionCost, Dropping, Move, OwnEntry, ReceivedForm, SnapshotForm, TreeAction, TreeActions,
 };
+pub use bare::before;
 pub use extents::{ExtentDelta, Holders};
 pub use gate::{Active, Gate};
-pub use items::{Base, ItemDelta, ObjectEdit};
+pub use items::{Base, Beside, Changed, ItemDelta, ObjectEdit};
 pub use pending::Pending;
 pub use watch::{Ask, Frozen, Level, is_ref};
 

@@ -5,10 +5,15 @@
 //! each write is dear, so what becomes dirty is only noted, and judged when it is asked for.
 //!
 //! Invariants: `ranges` are sector-aligned, apart from each other, and all dirty; what became
-//! dirty and is not judged is in `fresh`, which may say too much.
+//! dirty and is not judged is in `fresh`, which may say too much, in [`MOST_FRESH`] places at most.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Places beyond which all that is dirty is judged anew: parts of them may be clean again and again, without a place
+/// less, and each removal looks at all.
+/// Chosen, not measured.
+const MOST_FRESH: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct Covered {
@@ -24,8 +29,10 @@ impl Covered {
 
     /// The range became dirty, or what lies below it changed.
     pub(crate) fn note(&mut self, range: Range<u64>) {
+        let places = self.fresh.len();
         match self.fresh.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
+            _ if places == MOST_FRESH => self.fresh = vec![0..u64::MAX],
             _ => self.fresh.push(range),
         }
     }
@@ -95,6 +102,19 @@ mod tests {
             let all: u64 = covered.ranges.iter().map(|(start, end)| end - start).sum();
             assert_eq!(all, covered.bytes());
         }
+    }
+
+    #[test]
+    fn what_is_noted_again_and_again_takes_a_bounded_list() {
+        let mut covered = Covered::default();
+        for _ in 0..2 * MOST_FRESH {
+            covered.note(0..8);
+            [0..4, 4..8].into_iter().for_each(|part| covered.remove(part));
+            assert!(covered.fresh.capacity() <= MOST_FRESH);
+        }
+        covered.note(16..24);
+        let all = covered.take_fresh();
+        assert!(all.iter().any(|fresh| fresh.contains(&16)), "it is judged");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Invariants: pieces are sector-aligned, do not overlap and are not empty; every byte of
 //! a piece is meaningful (a partly written sector was filled from the file first; behind
-//! the end of the file it is zeros).
+//! the end of the file it is zeros); the memory of a piece is at most twice as long as it is, since what is counted
+//! are the bytes of pieces.
 //! Does not know where content will go, nor what the file looks like on the volume.
 
 use super::covered::Covered;
@@ -269,6 +270,10 @@ impl Dirty {
     fn split(&mut self, piece_start: u64, at: u64) {
         let piece = self.pieces.get_mut(&piece_start).expect("a piece starts here");
         let tail = piece.split_off((at - piece_start) as usize);
+        // What is split off gets memory of its own, and the head keeps all that it had.
+        if piece.capacity() / 2 > piece.len() {
+            piece.shrink_to_fit();
+        }
         self.insert(at, tail);
     }
 
@@ -343,6 +348,28 @@ mod tests {
             assert_eq!(count.first(), u64::from(dirty.covers(0)));
             drop(dirty);
             assert_eq!((count.all(), count.first()), (0, 0));
+        }
+    }
+
+    /// What is cut off gives its memory back: by writes and cuts by turns anybody could have all of it otherwise.
+    #[test]
+    fn pieces_have_no_memory_that_nobody_counts() {
+        let memory = |dirty: &Dirty| dirty.pieces.values().map(Vec::capacity).sum::<usize>();
+        let mut dirty = Dirty::new(S as u32, Arc::default());
+        dirty.write(0, &vec![1; PIECE_MAX]);
+        dirty.truncate(1);
+        assert_eq!(dirty.bytes(), S);
+        assert!(memory(&dirty) <= 2 * S as usize, "{} bytes", memory(&dirty));
+        dirty.write(0, &vec![1; PIECE_MAX]);
+        for at in (S..PIECE_MAX as u64).step_by(2 * S as usize) {
+            dirty.remove(at, at + S);
+        }
+        assert_eq!(dirty.bytes(), PIECE_MAX as u64 / 2);
+        assert!(memory(&dirty) <= PIECE_MAX, "{} bytes", memory(&dirty));
+        dirty.truncate(0);
+        for at in 0..100 {
+            dirty.write(at * S, &[1]);
+            assert!(memory(&dirty) as u64 <= 2 * dirty.bytes(), "{} bytes", memory(&dirty));
         }
     }
 

@@ -141,6 +141,59 @@ fn a_tree_is_merged_beside_a_subvolume_at_its_limit() {
     }
 }
 
+/// What a subvolume at its limit has no room for leaves directories behind, and files in front of it: with what they would
+/// have if all had come, be it from this machine, from another volume or from the same.
+#[test]
+fn directories_of_a_copy_that_ends_are_given_what_they_are_due() {
+    require!(btrfs_progs);
+    let dir = TempDir::new("passes-dirs-source").unwrap();
+    let made = sh(&format!(
+        "cd {} && mkdir -p t/a/d/e && echo small > t/a/d/e/early && head -c 8M /dev/urandom > t/a/d/e/x
+         chmod 4711 t/a/d/e/early; chmod 3771 t/a/d; chmod 2750 t/a/d/e; touch -d @1000000000 t/a/d/e t/a/d",
+        dir.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let other = Image::new("passes-dirs-other");
+    for (from, rule) in
+        [0, 1, 2].into_iter().flat_map(|from| [(from, "-r"), (from, "--no-preserve")])
+    {
+        let image = Image::new("passes-dirs");
+        let source = match from {
+            0 => dir.join("t/.").display().to_string(),
+            1 => other.at("/t/."),
+            _ => image.at("/t/."),
+        };
+        if from > 0 {
+            fine(&["rm", "-r", "-f", &source.replace("/t/.", "/t")]);
+            let t = dir.join("t").display().to_string();
+            fine(&["cp", "-r", &t, &source.replace("/t/.", "/t")]);
+        }
+        changed(
+            &image,
+            &[
+                "mkdir @:/to",
+                "subvolume create @:/to/a",
+                "quota enable @",
+                "qgroup limit 1M @:/to/a",
+            ],
+        );
+        let (code, told) = failing(&["cp", "-r", rule, &source, &image.at("/to")]);
+        assert!(code == 1 && told.contains("/d/e/x: quota exceeded"), "{told}");
+        let found = ["d", "d/e", "d/e/early"].map(|name| {
+            let told = json(&fine(&["stat", "--json", &image.at(&format!("/to/a/{name}"))]));
+            let is_old = told[0]["mtime"].as_str().unwrap().starts_with("2001-");
+            (told[0]["mode"].as_str().unwrap().to_owned(), is_old)
+        });
+        let expected = match rule {
+            "-r" => [("3771", true), ("2750", true), ("4711", false)],
+            _ => [("0751", false), ("0750", false), ("0711", false)],
+        };
+        let expected = expected.map(|(mode, is_old)| (mode.to_owned(), is_old));
+        assert_eq!(found, expected, "from {source} by {rule}");
+        assert_clean(&image.path);
+    }
+}
+
 /// Nodes of 16 KiB have no attribute that is longer.
 #[test]
 fn an_attribute_too_long_for_another_volume_is_one_files_own() {

@@ -216,11 +216,7 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// Gives all references back, however the copy ended.
     fn finish(self, result: Result<()>) -> Result<CopyReport> {
-        for frame in self.stack.iter().filter(|f| f.held) {
-            self.fs.forget(frame.ino, 1);
-        }
         result.map(|()| self.teller.report())
     }
 
@@ -247,6 +243,22 @@ impl<'a> Import<'a> {
     }
 
     fn run(&mut self) -> Result<()> {
+        self.steps().inspect_err(|_| self.finish_made())
+    }
+
+    /// Directories that the copy made get what they are due, also where it ends before all that is in them came. What fails
+    /// there the error stands for that it ended with.
+    fn finish_made(&mut self) {
+        while let Some(Frame { path, ino, held, meta, .. }) = self.stack.pop() {
+            let dir = self.dirs.pop();
+            if let (Ok(dir), true) = (dir, held) {
+                let _ = self.attributes((&path, Target::Open(dir.file())), ino, &meta);
+            }
+            self.let_go(ino, held);
+        }
+    }
+
+    fn steps(&mut self) -> Result<()> {
         while let Some(frame) = self.stack.last_mut() {
             if let Some(name) = frame.left.pop() {
                 let (path, parent) = (frame.path.join(OsStr::from_bytes(&name)), frame.ino);

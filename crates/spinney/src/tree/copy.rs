@@ -1,6 +1,6 @@
 //! Copies of trees from a volume into the same or another one.
 //!
-//! Directories get their attributes after their entries. What is there already is merged
+//! Directories get their attributes after their entries, also where only a part of these came. What is there already is merged
 //! into (directories) or overwritten (the rest), as `cp` does; what cannot be overwritten is replaced, once what
 //! takes its place is there. Of a source that cannot be read nothing new is made.
 //!
@@ -107,20 +107,38 @@ impl<'v> TreeCopy<'v> {
             result => return result,
         };
         let stays = !error.is_of_all() || is_elsewhere;
-        if !(stays || error.is_of_subvolume() && self.leave(dir)) {
-            return Err(error);
-        }
-        if let Some(failed) = &mut self.failed {
-            failed(error);
+        let left = match stays {
+            true => Some(Vec::new()),
+            false => error.is_of_subvolume().then(|| self.leave(dir)).flatten(),
+        };
+        let Some(left) = left else { return Err(error) };
+        self.tell(error);
+        for error in self.finish_left(&left) {
+            // Of the subvolume that was told already.
+            if !error.is_of_all() {
+                self.tell(error);
+            }
         }
         Ok(T::default())
     }
 
-    /// Leaves the subvolume of the target that `dir` lies in; false where all that is left goes there.
-    fn leave(&mut self, dir: Ino) -> bool {
+    fn tell(&mut self, error: Error) {
+        if let Some(failed) = &mut self.failed {
+            failed(error);
+        }
+    }
+
+    /// Leaves the subvolume of the target that `dir` lies in, with these directories; `None` where all that is
+    /// left goes there.
+    fn leave(&mut self, dir: Ino) -> Option<Vec<Frame>> {
         let is_beside = |frame: &Frame| lie_apart(self.to, frame.to.ino(), dir);
-        let beside = self.stack.iter().rposition(is_beside);
-        beside.inspect(|at| self.stack.truncate(at + 1)).is_some()
+        let beside = self.stack.iter().rposition(is_beside)?;
+        Some(self.stack.split_off(beside + 1))
+    }
+
+    /// Directories that not all of their entries came into get what they are due.
+    fn finish_left(&self, left: &[Frame]) -> Vec<Error> {
+        left.iter().rev().filter_map(|frame| self.finish_dir(frame).err()).collect()
     }
 
     /// Copies `node` to the name `name` in `parent`.
@@ -148,7 +166,8 @@ impl<'v> TreeCopy<'v> {
     ) -> Result<()> {
         self.begin();
         self.enter(&node, &path)?;
-        let frame = self.frame(node, path, to, to_path, false)?;
+        let left = self.listing(&node, &path)?;
+        let frame = self.frame((node, path), (to, to_path), left, false);
         self.stack.push(frame);
         self.run()
     }
@@ -167,6 +186,15 @@ impl<'v> TreeCopy<'v> {
     }
 
     fn run(&mut self) -> Result<()> {
+        let done = self.steps();
+        // Where that ended with an error: of those which the copy made. What fails there that error stands for.
+        let mut left = std::mem::take(&mut self.stack);
+        left.retain(|frame| frame.fresh);
+        self.finish_left(&left);
+        done
+    }
+
+    fn steps(&mut self) -> Result<()> {
         while let Some(mut frame) = self.stack.pop() {
             let Some(listed) = frame.left.pop() else {
                 let done = self.finish_dir(&frame);
@@ -324,31 +352,36 @@ impl<'v> TreeCopy<'v> {
         to_path: Vec<u8>,
     ) -> Result<Frame> {
         self.enter(&node, &path)?;
+        let left = self.listing(&node, &path)?;
         let fresh = old.is_none();
         let made = match old {
             Some(old) => old,
             None => self.make(&node, &path, parent, name, &to_path)?,
         };
         self.made.insert(made.ino());
-        self.frame(node, path, made, to_path, fresh)
+        Ok(self.frame((node, path), (made, to_path), left, fresh))
+    }
+
+    /// In reverse order.
+    fn listing(&self, dir: &Node, path: &[u8]) -> Result<Vec<Listed>> {
+        let (mut all, missing) = dir.listing();
+        if let Some(why) = missing {
+            self.from.lost(path, None, why)?;
+        }
+        all.reverse();
+        Ok(all)
     }
 
     fn frame(
         &mut self,
-        from: Node,
-        from_path: Vec<u8>,
-        to: Node,
-        to_path: Vec<u8>,
+        (from, from_path): (Node, Vec<u8>),
+        (to, to_path): (Node, Vec<u8>),
+        left: Vec<Listed>,
         fresh: bool,
-    ) -> Result<Frame> {
-        let (mut left, missing) = from.listing();
-        if let Some(why) = missing {
-            self.from.lost(&from_path, None, why)?;
-        }
-        left.reverse();
+    ) -> Frame {
         let lens = [from_path.len(), to_path.len()];
         self.paths = [from_path, to_path];
-        Ok(Frame { from, to, lens, left, fresh })
+        Frame { from, to, lens, left, fresh }
     }
 
     fn finish_dir(&self, frame: &Frame) -> Result<()> {

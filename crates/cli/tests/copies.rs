@@ -253,6 +253,7 @@ fn links_between_sources() {
     };
     assert_eq!((ino("/in/x"), ino("/in/x").1), (ino("/in/y"), 2));
     assert_eq!((ino("/a/x"), ino("/a/one")), (ino("/b/y"), ino("/b/two")));
+    links_between_sources_of_a_volume(&image);
     fs::create_dir(image.dir.join("out")).unwrap();
     fine(&["cp", "-r", &image.at("/a/."), &image.at("/b/."), &word("out")]);
     let host = |name: &str| {
@@ -265,6 +266,26 @@ fn links_between_sources() {
         assert_eq!(fs::read_to_string(image.dir.join("out").join(name)).unwrap(), content);
     }
     assert_clean(&image.path);
+}
+
+/// `/a` and `/b` of an image, within it and into another one.
+fn links_between_sources_of_a_volume(image: &Image) {
+    let other = Image::new("links-other");
+    for to in [image, &other] {
+        fine(&["mkdir", &to.at("/merged"), &to.at("/beside")]);
+        fine(&["cp", "-r", &image.at("/a/."), &image.at("/b/."), &to.at("/merged")]);
+        fine(&["cp", "-r", &image.at("/a"), &image.at("/b"), &to.at("/beside")]);
+        let ino = |path: &str| {
+            let stat = common::json(&fine(&["stat", "--json", &to.at(path)]))[0].clone();
+            (stat["ino"].as_u64().unwrap(), stat["nlink"].as_u64().unwrap())
+        };
+        assert_eq!((ino("/merged/x"), ino("/merged/x").1), (ino("/merged/y"), 2));
+        assert_eq!((ino("/beside/a/x"), ino("/beside/a/x").1), (ino("/beside/b/y"), 2));
+        for (name, content) in [("one", "else\n"), ("two", "gone\n"), ("x", "shared\n")] {
+            assert_eq!(fine(&["cat", &to.at(&format!("/merged/{name}"))]), content);
+        }
+        assert_clean(&to.path);
+    }
 }
 
 /// Runs a shell script as nobody, in a directory of its own with the program and an image.

@@ -213,6 +213,73 @@ fn links_that_a_command_made_are_not_written_through() {
     }
 }
 
+/// The same in a volume: from this machine, from another volume, and within it.
+#[test]
+fn links_that_a_command_made_in_a_volume_are_not_written_through() {
+    require!(btrfs_progs);
+    let (image, other) = (Image::new("made-inside"), Image::new("made-inside-too"));
+    let host = TempDir::new("made-inside-host").unwrap();
+    let made = common::sh(&format!(
+        "cd {} && mkdir one two && ln -s /kept one/x && echo content >two/x && echo kept >kept",
+        host.path().display()
+    ));
+    assert!(made.status.success());
+    let word = |name: &str| host.join(name).display().to_string();
+    for to in [&image, &other] {
+        fine(&["cp", "-r", &word("one"), &word("two"), &word("kept"), &to.at("/")]);
+    }
+    let kept = || assert_eq!(fine(&["cat", &image.at("/kept")]), "kept\n");
+    let from =
+        |name: &str| [word(name), other.at(&format!("/{name}")), image.at(&format!("/{name}"))];
+    for (turn, (one, two)) in from("one").iter().zip(from("two").iter()).enumerate() {
+        for merged in [false, true] {
+            let dir = image.at(&format!("/{turn}{merged}"));
+            fine(&["mkdir", &dir]);
+            let below = if merged { "/." } else { "/x" };
+            let words = ["cp", "-r", &format!("{one}{below}"), &format!("{two}{below}"), &dir];
+            let (code, why) = failing(&words);
+            assert!(code == 1 && why.contains("just made"), "{why}");
+            kept();
+            // One that was there before is the caller's own.
+            fine(&["cp", "-r", "--no-preserve", &format!("{two}/x"), &dir]);
+            assert_eq!(fine(&["cat", &image.at("/kept")]), "content\n");
+            fine(&["cp", &word("kept"), &image.at("/kept")]);
+        }
+    }
+}
+
+/// Of two sources with one name neither is lost; trees are merged.
+#[test]
+fn a_source_does_not_take_the_name_of_another() {
+    require!(btrfs_progs);
+    let (image, other) = (Image::new("same-names"), Image::new("same-names-too"));
+    let host = TempDir::new("same-names-host").unwrap();
+    let made = common::sh(&format!(
+        "cd {} && mkdir -p a/d b/d out && echo a | tee a/x a/d/one && echo b | tee b/x b/d/two",
+        host.path().display()
+    ));
+    assert!(made.status.success());
+    let word = |name: &str| host.join(name).display().to_string();
+    fine(&["cp", "-r", &word("a"), &word("b"), &other.at("/")]);
+    for (from, to) in
+        [(word(""), image.at("/")), (other.at("/"), image.at("/")), (other.at("/"), word("out"))]
+    {
+        let [a, b] = ["a/x", "b/x"].map(|name| format!("{from}{name}"));
+        let (code, why) = failing(&["cp", &a, &b, &to]);
+        assert!(code == 1 && why.contains("just made"), "{why}");
+        let dirs = ["a/d", "b/d"].map(|name| format!("{from}{name}"));
+        fine(&["cp", "-r", &dirs[0], &dirs[1], &to]);
+        fine(&["cp", "-n", &b, &a, &to]);
+        if to == image.at("/") {
+            assert_eq!(fine(&["cat", &image.at("/x")]), "a\n");
+            assert_eq!(fine(&["ls", &image.at("/d")]), "one\ntwo\n");
+        } else {
+            assert_eq!(fs::read_to_string(host.join("out/x")).unwrap(), "a\n");
+            assert!(host.join("out/d/one").exists() && host.join("out/d/two").exists());
+        }
+    }
+}
+
 /// An empty target is what a script has whose variable is not set.
 #[test]
 fn an_empty_target_is_not_the_working_directory() {

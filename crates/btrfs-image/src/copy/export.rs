@@ -154,7 +154,7 @@ impl<'a> Export<'a> {
     }
 
     fn enter_top(&mut self, dir: HostDir, attr: Attr) -> Result<()> {
-        self.teller.made(dir.path(), FileKind::Dir, false);
+        self.teller.made(dir.path(), FileKind::Dir, false, None);
         self.descend(dir, attr, false)
     }
 
@@ -217,7 +217,7 @@ impl<'a> Export<'a> {
     ) -> Result<()> {
         is_short(path)?;
         let made = dir.make_dir(name).at(path, "create directory")?;
-        self.teller.made(path, attr.kind, false);
+        self.teller.made(path, attr.kind, false, None);
         self.descend(made, attr, held)
     }
 
@@ -225,7 +225,7 @@ impl<'a> Export<'a> {
     fn other(&mut self, dir: &HostDir, name: &[u8], path: &Path, attr: &Attr) -> Result<()> {
         is_short(path)?;
         if self.links.link(attr.ino, dir, name).at(path, "link")? {
-            self.teller.made(path, attr.kind, true);
+            self.teller.made(path, attr.kind, true, None);
             return Ok(());
         }
         let stat = match attr.kind {
@@ -239,7 +239,7 @@ impl<'a> Export<'a> {
                 thing.stat()
             }
         };
-        self.teller.made(path, attr.kind, false);
+        self.teller.made(path, attr.kind, false, None);
         if attr.nlink > 1 {
             self.links.insert(attr.ino, path, stat.at(path, "stat")?.key, attr.nlink - 1);
         }

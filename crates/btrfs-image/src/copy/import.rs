@@ -301,11 +301,11 @@ impl<'a> Import<'a> {
             return Err(CopyError::refused(&path, "is of an unknown kind"));
         };
         if kind != FileKind::Dir && self.link(&path, &meta, parent, name)? {
-            self.teller.made(&path, kind, true);
+            self.teller.made(&path, kind, true, None);
             return Ok(());
         }
         let ino = self.make(&path, &source, &meta, kind, parent, name)?.attr.ino;
-        self.teller.made(&path, kind, false);
+        self.teller.made(&path, kind, false, Some(ino));
         let filled = match source {
             Source::Dir(dir) => return self.descend(dir, ino, true, meta),
             Source::File(ref file) => self.whole(&path, file, meta.size, ino, (parent, name)),

@@ -4,7 +4,7 @@ use super::error::{CopyError, Result};
 use super::links::{ExportLinks, ImportLinks};
 use std::cell::RefCell;
 use std::path::Path;
-use vfs::{Context, FileKind, FsError};
+use vfs::{Context, FileKind, FsError, Ino};
 
 /// What a copy tells while it runs; `path` is the host's.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,8 @@ pub enum Event<'a> {
         path: &'a Path,
         /// What it is.
         kind: FileKind,
+        /// Of a copy into a volume: the inode that was made for it there. Another name of one has none.
+        ino: Option<Ino>,
         /// What was copied up to here.
         so_far: &'a CopyReport,
     },
@@ -158,7 +160,8 @@ impl<'a> Teller<'a> {
         }
     }
 
-    pub(super) fn made(&self, path: &Path, kind: FileKind, link: bool) {
+    /// `ino`: in the volume, where it was copied into one.
+    pub(super) fn made(&self, path: &Path, kind: FileKind, link: bool, ino: Option<Ino>) {
         {
             let mut report = self.report.borrow_mut();
             let counter = match kind {
@@ -170,7 +173,7 @@ impl<'a> Teller<'a> {
             };
             *counter += 1;
         }
-        self.tell(&Event::Made { path, kind, so_far: &self.report() });
+        self.tell(&Event::Made { path, kind, ino, so_far: &self.report() });
     }
 
     pub(super) fn data(&self, path: &Path, bytes: u64) {

@@ -13,6 +13,7 @@ use crate::output::Out;
 use crate::rescue_options::RescueOptions;
 use btrfs_fs::{Compress, Subvol};
 use spinney::Volume;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -223,6 +224,32 @@ fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
     scope.run(|volumes, failures| plan.run(volumes, &sources, &target, failures))
 }
 
+/// What the sources of one command share.
+#[derive(Default)]
+struct Copies<'v> {
+    transfers: Vec<Transfer<'v>>,
+    trees: Vec<TreeCopy<'v>>,
+    /// What was copied into the target directory, of the sources that have a name.
+    names: HashSet<Vec<u8>>,
+}
+
+impl Copies<'_> {
+    fn has(&self, source: &Operand) -> bool {
+        source.name().is_some_and(|name| self.names.contains(&name))
+    }
+}
+
+fn is_directory(volumes: &Volumes, operand: &Operand) -> Result<bool> {
+    match operand {
+        Operand::Stream => Ok(false),
+        Operand::Host(path) => Ok(path.is_dir()),
+        Operand::Image(path) => {
+            let found = volumes.of(path)?.find(&path.path, true);
+            Ok(found.is_ok_and(|node| node.is_dir()))
+        }
+    }
+}
+
 struct Plan {
     rules: CopyRules,
     verbose: bool,
@@ -238,57 +265,56 @@ impl Plan {
         target: &Operand,
         failures: &'v Failures,
     ) -> Result<()> {
-        let into = self.is_directory(volumes, target)?;
+        let into = is_directory(volumes, target)?;
         if self.several && (!into || self.exact) {
             return Err(Error::about(target.show(), "several sources need a directory"));
         }
         let mut out = Out::new();
-        let mut transfers = Vec::new();
+        let mut copies = Copies::default();
         for source in sources {
             let into = into && !self.exact;
-            let copied = self.one(volumes, &mut transfers, source, target, into, failures);
+            let copied = self.one(volumes, &mut copies, source, target, into, failures);
             let told = self.verbose && !matches!(target, Operand::Stream);
-            if failures.keep(copied).is_some() && told {
+            if failures.keep(copied).is_none() {
+                continue;
+            }
+            copies.names.extend(source.name().filter(|_| into));
+            if told {
                 out.line(format!("{} -> {}", source.show(), target.show()))?;
             }
         }
         out.finish()
     }
 
-    fn is_directory(&self, volumes: &Volumes, target: &Operand) -> Result<bool> {
-        match target {
-            Operand::Stream => Ok(false),
-            Operand::Host(path) => Ok(path.is_dir()),
-            Operand::Image(path) => {
-                let found = volumes.of(path)?.find(&path.path, true);
-                Ok(found.is_ok_and(|node| node.is_dir()))
-            }
-        }
-    }
-
     fn one<'v>(
         &self,
         volumes: &'v Volumes,
-        transfers: &mut Vec<Transfer<'v>>,
+        copies: &mut Copies<'v>,
         source: &Operand,
         target: &Operand,
         into: bool,
         failures: &'v Failures,
     ) -> Result<()> {
+        if into && copies.has(source) && !self.rules.no_clobber && !is_directory(volumes, source)? {
+            let what = "something of its name was just made there, of another source";
+            return Err(
+                Error::about(source.show(), what).remedy("copy it by itself, to another name")
+            );
+        }
         match (source, target) {
             (Operand::Host(from), Operand::Image(to)) => {
-                let transfer = self.transfer(transfers, volumes.of(to)?, failures);
+                let transfer = self.transfer(&mut copies.transfers, volumes.of(to)?, failures);
                 self.import(volumes, transfer, source, from, to, into)
             }
             (Operand::Image(from), Operand::Host(to)) => {
-                let transfer = self.transfer(transfers, volumes.of(from)?, failures);
+                let transfer = self.transfer(&mut copies.transfers, volumes.of(from)?, failures);
                 self.export(volumes, transfer, source, from, to, into)
             }
             (Operand::Image(from), Operand::Image(to)) => {
-                self.inside(volumes, source, from, to, into, failures)
+                self.inside(volumes, copies, source, (from, to), into, failures)
             }
             (Operand::Stream, Operand::Image(to)) => {
-                let transfer = self.transfer(transfers, volumes.of(to)?, failures);
+                let transfer = self.transfer(&mut copies.transfers, volumes.of(to)?, failures);
                 self.import_stream(volumes, transfer, source, to, into)
             }
             (Operand::Image(from), Operand::Stream) => self.to_output(volumes, source, from),
@@ -396,27 +422,43 @@ impl Plan {
         Ok(copied?)
     }
 
-    fn inside(
+    fn inside<'v>(
         &self,
-        volumes: &Volumes,
+        volumes: &'v Volumes,
+        copies: &mut Copies<'v>,
         source: &Operand,
-        from: &ImagePath,
-        to: &ImagePath,
+        (from, to): (&ImagePath, &ImagePath),
         into: bool,
-        failures: &Failures,
+        failures: &'v Failures,
     ) -> Result<()> {
         let (from_volume, to_volume) = (volumes.of(from)?, volumes.of(to)?);
         let follow = !self.rules.recursive;
         let node = from_volume.find(&from.path, follow).at(from_volume, &from.path)?;
         self.may_copy(source, node.is_dir())?;
-        let copy = TreeCopy::new(from_volume, to_volume, self.rules);
-        let mut copy = copy.on_failure(|error| failures.tell(&error.into()));
+        let copy = self.tree_copy(copies, (from_volume, to_volume), failures);
         if into && source.name().is_none() {
             let target = to_volume.find(&to.path, true).at(to_volume, &to.path)?;
             return Ok(copy.contents(node, from.path.clone(), target, to.path.clone())?);
         }
         let (parent, name, path) = slot(to_volume, source, to, (into, node.is_dir()))?;
         Ok(copy.entry(node, &from.path, &parent, &name, path)?)
+    }
+
+    /// One for each pair of volumes: it knows the hard links of all sources.
+    fn tree_copy<'t, 'v>(
+        &self,
+        copies: &'t mut Copies<'v>,
+        (from, to): (&'v Volume, &'v Volume),
+        failures: &'v Failures,
+    ) -> &'t mut TreeCopy<'v> {
+        let found = copies.trees.iter().position(|copy| copy.is_between(from, to));
+        let at = found.unwrap_or_else(|| {
+            let beside = self.transfer(&mut copies.transfers, to, failures);
+            let copy = TreeCopy::new(from, to, self.rules).beside(beside);
+            copies.trees.push(copy.on_failure(|error| failures.tell(&error.into())));
+            copies.trees.len() - 1
+        });
+        &mut copies.trees[at]
     }
 }
 

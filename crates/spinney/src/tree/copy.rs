@@ -7,44 +7,20 @@
 //! Invariant: of each source no directory is gone into twice. In a damaged volume one may have two names, and
 //! the second may lie below the first.
 
+use super::copy_rules::CopyRules;
 use super::draft::Draft;
-use super::fill::{self, FileAt, Reflink};
+use super::fill::{self, FileAt};
 use super::node::{Listed, Node};
 use super::path::join;
 use super::refused::{is_elsewhere, lie_apart};
-use super::target;
+use super::target::{self, MadeLinks};
+use super::transfer::Transfer;
 use super::walk::two_names;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
 use btrfs_image::Tried;
 use std::collections::{HashMap, HashSet};
 use vfs::{Attr, Context, FileKind, Ino, SetAttr, SetTime, XattrMode};
-
-/// How things are copied; by default as cp(1) does without options.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CopyRules {
-    /// Directories and what is below; symbolic links, devices, fifos and sockets as such.
-    pub recursive: bool,
-    /// Keep owners, permissions, times, extended attributes and hard links.
-    pub preserve: bool,
-    /// Leave files that are there alone.
-    pub no_clobber: bool,
-    /// Leave out what is mounted below a directory of this machine.
-    pub one_file_system: bool,
-    /// Whether copies inside a volume share the data.
-    pub reflink: Reflink,
-}
-
-impl CopyRules {
-    /// The same tree again.
-    pub const SAME: CopyRules = CopyRules {
-        recursive: true,
-        preserve: true,
-        no_clobber: false,
-        one_file_system: false,
-        reflink: Reflink::Auto,
-    };
-}
 
 struct Frame {
     from: Node,
@@ -64,11 +40,15 @@ pub struct TreeCopy<'v> {
     stack: Vec<Frame>,
     /// Of the innermost directory in `from` and in `to`; those above it are in them.
     paths: [Vec<u8>; 2],
-    /// Copies of files with several names.
+    /// Copies of files with several names, of all sources.
     links: HashMap<Ino, Node>,
+    /// What these are in the target.
+    copies: HashSet<Ino>,
+    /// Symbolic links that were made in the target.
+    made_links: MadeLinks,
     /// Directories of the source at hand that were gone into.
     entered: HashSet<Ino>,
-    /// Directories that this copy made.
+    /// Directories that were made for the source at hand.
     made: HashSet<Ino>,
     /// A directory was to be copied into itself; the rest was copied.
     refused: Option<Error>,
@@ -86,11 +66,23 @@ impl<'v> TreeCopy<'v> {
             stack: Vec::new(),
             paths: Default::default(),
             links: HashMap::new(),
+            copies: HashSet::new(),
+            made_links: MadeLinks::default(),
             entered: HashSet::new(),
             made: HashSet::new(),
             refused: None,
             failed: None,
         }
+    }
+
+    /// Knows which symbolic links `other`, into the same target, made there: nothing is written through them.
+    pub fn beside(self, other: &Transfer<'_>) -> TreeCopy<'v> {
+        TreeCopy { made_links: other.made_links.clone(), ..self }
+    }
+
+    /// Whether it copies from `from` to `to`.
+    pub fn is_between(&self, from: &Volume, to: &Volume) -> bool {
+        self.from.is(from) && self.to.is(to)
     }
 
     /// Goes on behind what fails of single files and directories, as
@@ -176,6 +168,7 @@ impl<'v> TreeCopy<'v> {
     fn begin(&mut self) {
         self.stack.clear();
         self.entered.clear();
+        self.made.clear();
     }
 
     fn enter(&mut self, dir: &Node, path: &[u8]) -> Result<()> {
@@ -236,7 +229,8 @@ impl<'v> TreeCopy<'v> {
     ) -> Result<Option<Frame>> {
         let mut old = parent.child_if_any(name).at(self.to, &to_path)?;
         if node.attr.kind == FileKind::File {
-            let inside = |old| target::inside(self.to, old, &to_path, self.rules.no_clobber);
+            let (own, kept) = (&self.made_links, self.rules.no_clobber);
+            let inside = |old| target::inside(self.to, own, old, &to_path, kept);
             old = old.map(inside).transpose()?;
         }
         if let Some(old) = &old {
@@ -316,14 +310,18 @@ impl<'v> TreeCopy<'v> {
     /// Other names of `node` become names of `made`.
     fn remember(&mut self, node: &Node, made: Node) {
         if self.rules.preserve && node.attr.nlink > 1 {
-            self.links.insert(node.ino(), made);
+            self.copies.insert(made.ino());
+            if let Some(gone) = self.links.insert(node.ino(), made) {
+                self.copies.remove(&gone.ino());
+            }
         }
     }
 
     fn overwrites(&self, node: &Node, old: &Node) -> bool {
         let files = node.attr.kind == FileKind::File && old.attr.kind == FileKind::File;
         // Another name of the old file must not get this content.
-        files && !(self.rules.preserve && old.attr.nlink > 1)
+        let is_copy = self.copies.contains(&old.ino());
+        files && !(self.rules.preserve && (old.attr.nlink > 1 || is_copy))
     }
 
     fn may_replace(&self, node: &Node, path: &[u8], old: &Node, to: &[u8]) -> Result<()> {
@@ -412,7 +410,8 @@ impl<'v> TreeCopy<'v> {
             FileKind::Dir => fs.mkdir(cx, parent.ino(), name, perm),
             FileKind::Symlink => {
                 let target = self.from.fs().readlink(node.ino()).at(self.from, path)?;
-                fs.symlink(cx, parent.ino(), name, &target)
+                let made = fs.symlink(cx, parent.ino(), name, &target);
+                made.inspect(|entry| self.made_links.add(entry.attr.ino))
             }
             kind => fs.mknod(cx, parent.ino(), name, kind, perm, rdev),
         };
@@ -429,6 +428,10 @@ impl<'v> TreeCopy<'v> {
         to_path: &[u8],
     ) -> Result<bool> {
         let Some(first) = self.links.get(&node.ino()) else { return Ok(false) };
+        // Another source may have taken its only name.
+        if self.to.fs().getattr(first.ino()).at(self.to, to_path)?.nlink == 0 {
+            return Ok(false);
+        }
         let mut draft = Draft::new(self.to, parent, name, replace).at(self.to, to_path)?;
         let linked =
             draft.make(|name| self.to.fs().link(&self.cx, first.ino(), parent.ino(), name));

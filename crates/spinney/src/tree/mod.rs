@@ -11,6 +11,7 @@
 
 mod beside;
 mod copy;
+mod copy_rules;
 mod draft;
 pub mod fill;
 mod host;
@@ -26,7 +27,8 @@ pub mod walk;
 
 pub use crate::sys::matches;
 pub use crate::volume::Loss;
-pub use copy::{CopyRules, TreeCopy};
+pub use copy::TreeCopy;
+pub use copy_rules::CopyRules;
 pub use draft::Draft;
 pub use fill::Reflink;
 pub use node::{Listed, Node};

@@ -14,16 +14,25 @@ use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
-use vfs::{Errno, FileKind, FsError};
+use vfs::{Errno, FileKind, FsError, Ino};
 
 const NOWHERE: &str = "is a symbolic link that leads nowhere; nothing is written through it";
 
+const JUST_MADE: &str = "is a symbolic link that was just made; nothing is written through it";
+
 /// What a file's content goes to instead of `old`, which has the name `path`.
 /// With `kept` what is there stays as it is, and is only looked for.
-pub(super) fn inside(volume: &Volume, old: Node, path: &[u8], kept: bool) -> Result<Node> {
+pub(super) fn inside(
+    volume: &Volume,
+    own: &MadeLinks,
+    old: Node,
+    path: &[u8],
+    kept: bool,
+) -> Result<Node> {
     let refused = |what: &str| Error::refused(volume.show(path), what);
     let node = match old.is_symlink() {
         false => old,
+        true if !kept && own.has(old.ino()) => return Err(refused(JUST_MADE)),
         true => match volume.find(path, true) {
             Err(FsError::Posix(Errno::ENOENT)) => return Err(refused(NOWHERE)),
             found => found.at(volume, path)?,
@@ -54,6 +63,20 @@ impl OwnLinks {
     }
 }
 
+/// Those that a command made in one volume.
+#[derive(Clone, Default)]
+pub(super) struct MadeLinks(Rc<RefCell<HashSet<Ino>>>);
+
+impl MadeLinks {
+    pub(super) fn add(&self, link: Ino) {
+        self.0.borrow_mut().insert(link);
+    }
+
+    fn has(&self, link: Ino) -> bool {
+        self.0.borrow().contains(&link)
+    }
+}
+
 /// The same on this machine; `None` if nothing has the name.
 pub(super) fn on_host(at: &HostName<'_>, own: &OwnLinks) -> Result<Option<HostStat>> {
     let Some(there) = at.stat()? else { return Ok(None) };
@@ -61,9 +84,7 @@ pub(super) fn on_host(at: &HostName<'_>, own: &OwnLinks) -> Result<Option<HostSt
         return Ok(Some(there));
     }
     if own.has(&there) {
-        return Err(
-            at.refused("is a symbolic link that was just made; nothing is written through it")
-        );
+        return Err(at.refused(JUST_MADE));
     }
     match at.dir.stat(at.name, true).map_err(|e| at.failed(e))? {
         None => Err(at.refused(NOWHERE)),

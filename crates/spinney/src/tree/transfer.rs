@@ -8,12 +8,12 @@
 
 mod into;
 
-use super::copy::CopyRules;
+use super::copy_rules::CopyRules;
 use super::fill::{self, FileAt};
 use super::host::HostName;
 use super::node::Node;
 use super::path::join;
-use super::target::{self, OwnLinks};
+use super::target::{self, MadeLinks, OwnLinks};
 use crate::error::{Error, Result};
 use crate::medium::{Ground, Place};
 use crate::volume::Volume;
@@ -69,6 +69,7 @@ pub struct Transfer<'v> {
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
     own_links: OwnLinks,
+    pub(super) made_links: MadeLinks,
     /// Where the volume lies.
     image: Option<Place>,
 }
@@ -85,6 +86,7 @@ impl<'v> Transfer<'v> {
             import_links: ImportLinks::new(&**volume.fs()),
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
+            made_links: MadeLinks::default(),
             image: None,
         }
     }
@@ -183,6 +185,9 @@ impl<'v> Transfer<'v> {
 
     fn with_options<T>(&self, copy: impl FnOnce(&CopyOptions<'_>) -> T) -> T {
         let tell = |event: &Event<'_>| match event {
+            Event::Made { ino: Some(ino), kind: FileKind::Symlink, .. } => {
+                self.made_links.add(*ino)
+            }
             Event::Made { path, kind: FileKind::Symlink, .. } => self.own_links.add(path),
             Event::Made { path, so_far, .. } | Event::Data { path, so_far } => {
                 self.tell(&TransferEvent::Progress { path, bytes: so_far.bytes });

@@ -69,7 +69,7 @@ impl Transfer<'_> {
         let is_dir = seen.is(FileKind::Dir);
         let has_content = seen.is(FileKind::File) || (!self.rules.recursive && !is_dir);
         let old = match has_content {
-            true => target::inside(self.volume, old, path, self.rules.no_clobber)?,
+            true => self.filled(old, path, self.rules.no_clobber)?,
             false => old,
         };
         match (is_dir, old.is_dir()) {
@@ -85,6 +85,11 @@ impl Transfer<'_> {
             (true, false) => Err(self.in_the_way(path, "is no directory")),
             (false, true) => Err(self.in_the_way(path, "is a directory")),
         }
+    }
+
+    /// What the content goes to instead of `old`.
+    fn filled(&self, old: Node, path: &[u8], kept: bool) -> Result<Node> {
+        target::inside(self.volume, &self.made_links, old, path, kept)
     }
 
     /// Whether the content of `seen` goes into the file that is there. Links, devices and
@@ -164,7 +169,7 @@ impl Transfer<'_> {
             None => self.stream_new(file, host, parent, name, path),
             Some(_) if self.rules.no_clobber => Ok(()),
             Some(old) => {
-                let old = target::inside(self.volume, old, path, false)?;
+                let old = self.filled(old, path, false)?;
                 match old.is_dir() {
                     true => Err(self.in_the_way(path, "is a directory")),
                     false => fill::from_host(file, host, &FileAt::of(self.volume, &old, path)),

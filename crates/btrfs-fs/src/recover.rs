@@ -11,7 +11,7 @@ use crate::error::IntoFs;
 use crate::error::to_fs;
 use crate::log::{Forest, Replayed, replay};
 use btrfs_disk::Logical;
-use vfs::{FsError, Result};
+use vfs::{Damage, Errno, FsError, Result};
 
 /// The caller has the engine alone.
 pub(crate) fn recover(engine: &Engine) -> Result<()> {
@@ -55,18 +55,54 @@ fn make_durable(engine: &Engine) -> Result<()> {
     Ok(())
 }
 
-/// Who meets a damaged log may choose to do without it.
+/// Who meets a log that cannot be replayed may choose to do without it.
 fn with_remedy(error: FsError) -> FsError {
+    let told = |what: &str| {
+        format!(
+            "the log of fsyncs cannot be replayed: {what}; nothing was changed. The last \
+             commit can be mounted with `ro,nologreplay`; `spinney rescue zero-log` gives up \
+             the fsyncs after it"
+        )
+    };
     match error {
         FsError::Corrupt(mut damage) => {
-            damage.text = format!(
-                "the log of fsyncs cannot be replayed: {}; nothing was changed. The last \
-                 commit can be mounted with `ro,nologreplay`; `spinney rescue zero-log` gives up \
-                 the fsyncs after it",
-                damage.text
-            );
+            damage.text = told(&damage.text);
             FsError::Corrupt(damage)
         }
+        // The volume has no room for what it is to become, which may come.
+        FsError::Posix(Errno::ENOSPC) => {
+            tracing::error!("{}", told(Errno::ENOSPC.text()));
+            error
+        }
+        // It asks for what the format cannot hold.
+        FsError::Posix(errno) => Damage::new(told(errno.text())).into(),
+        FsError::Io { context, source } => FsError::Io { context: told(&context), source },
+        FsError::Unsupported(what) => FsError::Unsupported(told(&what)),
+        FsError::ReadOnly(why) => FsError::ReadOnly(told(&why)),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_in_the_way_of_a_replay_the_way_on_is_told() {
+        let source = std::io::Error::from_raw_os_error(libc::EIO);
+        let errors = [
+            (Damage::new("a key").into(), 117),
+            (Errno::EOVERFLOW.into(), 117),
+            (FsError::Io { context: "reading".into(), source }, libc::EIO),
+            (FsError::Unsupported("a kind".into()), libc::EOPNOTSUPP),
+            (FsError::ReadOnly("a device".into()), libc::EROFS),
+        ];
+        for (error, errno) in errors {
+            let told = with_remedy(error);
+            let text = told.to_string();
+            assert!(text.contains("nologreplay") && text.contains("zero-log"), "{text}");
+            assert_eq!(told.errno(), errno, "{text}");
+        }
+        assert_eq!(with_remedy(Errno::ENOSPC.into()).errno(), libc::ENOSPC);
     }
 }

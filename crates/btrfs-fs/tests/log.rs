@@ -208,6 +208,59 @@ fn more_names_than_a_replay_can_hold_are_committed() {
     kernel_replays(&crashed(&image, "crashed.img"), &expected);
 }
 
+/// A directory `dir` in which the last commit has names of one hash, and more of that hash.
+fn one_hash(mkfs: &[&str], committed: usize) -> (Image, Vec<Vec<u8>>) {
+    let names = common::forge::forged("long-", 0x0bad_cafe, 255, committed + 2);
+    let image = image_with(mkfs, |fs| {
+        let dir = mkdir(fs, fs.root(), "dir");
+        names[..committed].iter().for_each(|name| _ = made(fs, dir, name));
+    });
+    (image, names)
+}
+
+fn made(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Ino {
+    fs.mknod(&CX, dir, name, FileKind::File, 0o644, 0).expect("create").attr.ino
+}
+
+/// As above, of a directory's names that share a hash: each moment has no more than fits, and who
+/// replays has those of the commit and of the log at once.
+#[test]
+fn more_names_of_one_hash_than_a_replay_can_hold_are_committed() {
+    testkit::require!(kernel_btrfs);
+    for (mkfs, committed) in [(&["-n", "4096"][..], 13), (&[], 57)] {
+        let (image, names) = one_hash(mkfs, committed);
+        let fs = image.open_with(quiet());
+        let dir = at(&fs, fs.root(), "dir");
+        fs.unlink(&CX, dir, &names[0]).expect("unlink");
+        let new = made(&fs, dir, &names[committed]);
+        fs.fsync(new, false).expect("fsync");
+        assert_eq!(stat(&fs, "log.fallback_commits"), 1);
+        both_replay(&image, &snapshot(&fs));
+    }
+}
+
+/// To the last that fits: beside what the commit has, and in a directory that the log makes.
+#[test]
+fn the_kernel_replays_as_many_names_of_one_hash_as_there_can_be() {
+    testkit::require!(kernel_btrfs);
+    let (image, names) = one_hash(&[], 56);
+    let fs = image.open_with(quiet());
+    let (dir, born) = (at(&fs, fs.root(), "dir"), mkdir(&fs, fs.root(), "born"));
+    let last = made(&fs, dir, &names[56]);
+    let other = create(&fs, dir, "other");
+    fs.rename(&CX, dir, b"other", dir, &names[7], RenameMode::Replace).expect("rename");
+    let mut all = vec![last, other];
+    all.extend(names[..57].iter().map(|name| made(&fs, born, name)));
+    for parent in [dir, born] {
+        let refused = fs.mknod(&CX, parent, &names[57], FileKind::File, 0o644, 0).err();
+        assert_eq!(refused.map(|error| error.errno()), Some(libc::EOVERFLOW));
+    }
+    all.iter().for_each(|ino| fs.fsync(*ino, false).expect("fsync"));
+    sync_everything(&fs, &snapshot(&fs));
+    assert_eq!((stat(&fs, "log.fallback_commits"), stat(&fs, "commit.count")), (0, 0));
+    both_replay(&image, &snapshot(&fs));
+}
+
 /// What an fsync costs, counted: no commit, no second look at what is logged already.
 #[test]
 fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {

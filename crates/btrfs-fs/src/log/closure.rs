@@ -27,17 +27,17 @@
 //! What was logged before and has changed its names since is logged again with whatever
 //! is logged next, so all that the log says of names is of one moment.
 
-use super::committed::{Committed, Name, entry_of};
+use super::committed::{Committed, Name, entry_of, target_in};
 use super::freeze::{Now, Work};
 use super::state::LogState;
 use super::{Fallback, Logged};
 use crate::ino::InodeId;
 use crate::names::MAX_DEPTH;
 use btrfs_disk::checksum::name_hash;
-use btrfs_disk::items::DirItem;
+use btrfs_disk::items::{DirFields, DirItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::ITEM_SIZE;
-use btrfs_disk::{Error, Key, Result, TreeId};
+use btrfs_disk::{Error, FixedSize, Key, Result, TreeId};
 use btrfs_txn::delta::{Level, Pending, is_ref};
 use std::collections::BTreeSet;
 
@@ -177,7 +177,10 @@ impl Closure<'_> {
             self.work.want(parent, Level::Inode);
             return Ok(());
         }
-        let Some(other) = self.committed.entry(parent, &name.name)? else { return Ok(()) };
+        let hash = name_hash(&name.name);
+        let Some(item) = self.committed.get(parent, kind::DIR_ITEM, hash)? else { return Ok(()) };
+        self.crowd((parent, hash), name, &item)?;
+        let Some(other) = target_in(&item, &name.name)? else { return Ok(()) };
         let other = inode_at(id.tree, &other)?;
         if other == id {
             return Ok(());
@@ -186,6 +189,29 @@ impl Closure<'_> {
         match its.iter().find(|n| n.parent == name.parent && n.name == name.name) {
             Some(its) => self.cut(other, its),
             None => Ok(()),
+        }
+    }
+
+    /// While a log is replayed, the item of a name's hash holds what the commit has there and what
+    /// the log makes, and who replays it fails for good where that is more than fits. (What no
+    /// commit has is the log's alone, of one moment, and fitted then.)
+    fn crowd(&mut self, at: (InodeId, u64), name: &Name, item: &[u8]) -> Logged<()> {
+        let mut committed = BTreeSet::new();
+        for entry in DirItem::iter(item) {
+            committed.insert(entry.map_err(Error::from)?.name);
+        }
+        if committed.iter().all(|other| *other == name.name) {
+            return Ok(());
+        }
+        let made = self.work.crowded.entry(at).or_default();
+        made.insert(name.name.clone());
+        let before = self.state.crowded.get(&at).into_iter().flatten();
+        let all = before.filter(|name| !made.contains(*name)).chain(made.iter());
+        let more = all.filter(|name| !committed.contains(name.as_slice()));
+        let bytes: usize = more.map(|name| DirFields::SIZE + name.len()).sum();
+        match item.len() + bytes > self.max_item {
+            true => Err(Fallback::LongNames.into()),
+            false => Ok(()),
         }
     }
 

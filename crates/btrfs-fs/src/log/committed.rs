@@ -2,7 +2,6 @@
 
 use crate::extents::Mapped;
 use crate::ino::InodeId;
-use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result};
@@ -119,18 +118,6 @@ impl Committed<'_> {
         Ok(names)
     }
 
-    /// What `name` stands for in a directory: the key of its INODE_ITEM or ROOT_ITEM.
-    pub(crate) fn entry(&self, dir: InodeId, name: &[u8]) -> Result<Option<Key>> {
-        let Some(bytes) = self.get(dir, kind::DIR_ITEM, name_hash(name))? else { return Ok(None) };
-        for entry in DirItem::iter(&bytes) {
-            let entry = entry?;
-            if entry.name == name {
-                return Ok(Some(entry.location));
-            }
-        }
-        Ok(None)
-    }
-
     /// What is in a directory, by the keys of the targets; of more than `most` some.
     pub(crate) fn entries(&self, dir: InodeId, most: usize) -> Result<Vec<Key>> {
         let mut entries = Vec::new();
@@ -146,6 +133,17 @@ impl Committed<'_> {
         let Some(bytes) = self.get(dir, kind::DIR_INDEX, index)? else { return Ok(None) };
         entry_of(&bytes)
     }
+}
+
+/// What `name` stands for by a DIR_ITEM: the key of its INODE_ITEM or ROOT_ITEM.
+pub(crate) fn target_in(bytes: &[u8], name: &[u8]) -> Result<Option<Key>> {
+    for entry in DirItem::iter(bytes) {
+        let entry = entry?;
+        if entry.name == name {
+            return Ok(Some(entry.location));
+        }
+    }
+    Ok(None)
 }
 
 /// Target and name of a DIR_INDEX item.

@@ -12,6 +12,10 @@ use btrfs_disk::{FixedSize, Result};
 use btrfs_txn::delta::{Ask, Frozen, Level, Pending, is_ref};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Names that the log makes in a directory of the commit, by directory and hash, where the commit
+/// has others of that hash.
+pub(crate) type Crowded = BTreeMap<(InodeId, u64), BTreeSet<Vec<u8>>>;
+
 #[derive(Default)]
 pub(crate) struct Work {
     /// Inodes to log, and how.
@@ -29,6 +33,7 @@ pub(crate) struct Work {
     pub contents: BTreeSet<InodeId>,
     /// Inodes that are gone: the log must not have them.
     pub dropped: BTreeSet<InodeId>,
+    pub crowded: Crowded,
 }
 
 /// Whether an inode is there at the moment of the log, and what it is.

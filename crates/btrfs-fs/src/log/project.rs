@@ -51,6 +51,9 @@ impl Project<'_> {
             edits.entry(dir.tree).or_default().insert(key, Edit::Put(last.into()));
         }
         edits.retain(|_, edits| !edits.is_empty());
+        for (item, names) in &work.crowded {
+            state.crowded.entry(*item).or_default().extend(names.iter().cloned());
+        }
         Ok(edits)
     }
 

@@ -4,6 +4,7 @@
 //! not given back; no commit knows them. All of it is void once the next commit is durable.
 
 use super::committed::Name;
+use super::freeze::Crowded;
 use crate::ino::InodeId;
 use btrfs_disk::{Generation, Logical, TreeId};
 use btrfs_space::{Extent, Kind, Priority};
@@ -25,6 +26,8 @@ pub(crate) struct LogState {
     pub root: Option<TreeRoot>,
     pub trees: BTreeMap<TreeId, SubvolLog>,
     pub members: HashMap<InodeId, Member>,
+    /// Of all writes of this log; what went since stays counted.
+    pub crowded: Crowded,
     pub blocks: HashSet<Logical>,
     /// What was synced while a commit is at work: what of it that commit does not have goes
     /// into a log on top of it, before anybody can see it without.

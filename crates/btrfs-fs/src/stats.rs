@@ -41,6 +41,7 @@ btrfs_txn::counters!(Stats {
     log_tree_reads = "log.tree_reads",
     log_drops = "log.inodes_dropped",
     log_items = "log.items",
+    log_rounds = "log.rounds",
     log_nodes = "log.nodes_written",
     log_ns = "log.total_ns",
     log_max_ns = "log.max_ns",

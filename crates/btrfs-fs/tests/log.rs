@@ -291,6 +291,33 @@ fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {
     both_replay(&image, &snapshot(&fs));
 }
 
+/// Saves of one file as editors make them, without a commit: none costs more than those before.
+#[test]
+fn the_hundredth_save_of_a_file_costs_no_more_than_the_first() {
+    testkit::require!(kernel_btrfs);
+    let image = image_with(&[], |fs| _ = create(fs, fs.root(), "file"));
+    let fs = image.open_with(quiet());
+    let (root, mut costs) = (fs.root(), Vec::new());
+    let counts = || ["log.rounds", "log.inodes", "log.items"].map(|name| stat(&fs, name));
+    for round in 0..100u64 {
+        let new = create(&fs, root, "new");
+        fs.write(&CX, new, 0, &[round as u8; 5000], WriteFlags::default()).expect("write");
+        let before = counts();
+        fs.fsync(new, false).expect("fsync");
+        costs.push([0, 1, 2].map(|at| counts()[at] - before[at]));
+        fs.rename(&CX, root, b"new", root, b"file", RenameMode::Replace).expect("rename");
+        if round % 2 == 1 {
+            fs.forget(new, 1);
+        }
+    }
+    fs.fsync(root, false).expect("fsync");
+    assert_eq!((stat(&fs, "log.fallback_commits"), stat(&fs, "commit.count")), (0, 0));
+    let most = |of: &[[u64; 3]]| [0, 1, 2].map(|at| of.iter().map(|c| c[at]).max().expect("some"));
+    let (first, last) = (most(&costs[2..12]), most(&costs[90..]));
+    assert!((0..3).all(|at| last[at] <= first[at] + 1), "{first:?}, in the end {last:?}");
+    both_replay(&image, &snapshot(&fs));
+}
+
 /// A log may refer to chunks that its commit knows, whatever other chunks there are by now.
 #[test]
 fn a_new_chunk_is_in_the_way_of_what_lies_in_it_alone() {

@@ -176,6 +176,7 @@ impl TreeLog {
         let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
         want_renamed(work, state, &pending);
         for _ in 0..ROUNDS {
+            self.stats.log_rounds.add(1);
             self.flush_content(work, &mut landed);
             let still = Instant::now();
             let stillness = Quiesced::begin(&pending.current.gate);

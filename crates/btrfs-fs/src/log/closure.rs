@@ -76,6 +76,11 @@ impl Closure<'_> {
     /// An inode without names: its old ones vanish, and so does what the log has of it.
     fn gone(&mut self, id: InodeId) -> Logged<()> {
         self.work.dropped.insert(id);
+        if self.is_born(id) && !self.state.members.contains_key(&id) {
+            // Neither the commit nor the log says anything of it. What took its names and what
+            // it took them from are found by the names.
+            return Ok(());
+        }
         self.followers(id);
         self.unlogged(id, &BTreeSet::new())?;
         if self.is_born(id) {

@@ -11,7 +11,8 @@ use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
 use spinney::Volume;
-use vfs::{Context, Errno, FsError, RenameMode};
+use std::collections::HashSet;
+use vfs::{Context, Errno, FsError, Ino, RenameMode};
 
 pub const COMMAND: Command = Command {
     name: "mv",
@@ -21,7 +22,8 @@ pub const COMMAND: Command = Command {
 [OPTIONS] IMAGE:/PATH... IMAGE:/DIRECTORY",
     help: "\
 Renames files in a volume that is not mounted, or moves them into another directory of the
-same volume. A file that has the new name already is replaced.
+same volume. A file that has the new name already is replaced, unless the same command moved
+it there.
 
 Options
     -f, --force                replace files that are there, which is the default
@@ -76,9 +78,10 @@ fn run(mut args: Args) -> Result<Exit> {
             return Err(Error::about(target.show(), "several sources need a directory"));
         }
         let mut out = Out::new();
+        let mut moves = Moves { volume, target: &target, into, options, made: HashSet::new() };
         for source in &sources {
             let moved = match volumes.same(source, &target) {
-                true => one(volume, source, &target, into, options),
+                true => moves.one(source),
                 false => Err(Error::about(source.show(), "is in another volume")
                     .remedy("copy it with `spinney cp -r`, then remove it")),
             };
@@ -102,14 +105,13 @@ fn mode(options: Options) -> RenameMode {
 
 type Slot<'s> = (&'s Node, &'s [u8], &'s [u8]);
 
-/// Whether both names, each in its directory and as a path, are of the same file; ENOTDIR where a
-/// path stands for a directory, and what moves is none.
+/// Whether `node` has the new name, too; ENOTDIR where a path stands for a directory, and what moves
+/// is none.
 fn is_of_one_file(
     volume: &Volume,
-    (parent, name, old): Slot<'_>,
+    (node, old): (&Node, &[u8]),
     (new_parent, new_name, new): Slot<'_>,
 ) -> Result<bool> {
-    let node = parent.child(name).at(volume, old)?;
     if let Some(not) = [old, new].into_iter().find(|path| path.ends_with(b"/"))
         && !node.is_dir()
     {
@@ -119,44 +121,68 @@ fn is_of_one_file(
     Ok(there.is_some_and(|there| there.ino() == node.ino()))
 }
 
-/// The new path, if something was moved.
-fn one(
-    volume: &Volume,
-    source: &ImagePath,
-    target: &ImagePath,
+/// What one command moves.
+struct Moves<'m> {
+    volume: &'m Volume,
+    target: &'m ImagePath,
     into: bool,
     options: Options,
-) -> Result<Option<Vec<u8>>> {
-    let (fs, old) = (volume.fs(), &source.path);
-    let new = match (into, split(old)) {
-        (true, Some((_, name))) => join(&target.path, name),
-        _ => target.path.clone(),
-    };
-    let (parent, name) = volume.find_parent(old).at(volume, old)?;
-    let (new_parent, new_name) = volume.find_parent(&new).at(volume, &new)?;
-    let (from, to) = ((&parent, &name[..], &old[..]), (&new_parent, &new_name[..], &new[..]));
-    let mode = mode(options);
-    if is_of_one_file(volume, from, to)? && mode == RenameMode::Replace {
-        if parent.ino() == new_parent.ino() && name == new_name {
+    /// Names that it gave to files, each in its directory: of two sources with one last name the second would
+    /// replace the first, which has no other name any more.
+    made: HashSet<(Ino, Vec<u8>)>,
+}
+
+impl Moves<'_> {
+    /// The new path, if something was moved.
+    fn one(&mut self, source: &ImagePath) -> Result<Option<Vec<u8>>> {
+        let (volume, fs, old) = (self.volume, self.volume.fs(), &source.path);
+        let new = match (self.into, split(old)) {
+            (true, Some((_, name))) => join(&self.target.path, name),
+            _ => self.target.path.clone(),
+        };
+        let (parent, name) = volume.find_parent(old).at(volume, old)?;
+        let (new_parent, new_name) = volume.find_parent(&new).at(volume, &new)?;
+        let node = parent.child(&name).at(volume, old)?;
+        let (from, to) = ((&node, &old[..]), (&new_parent, &new_name[..], &new[..]));
+        let (cx, mode) = (Context::default(), mode(self.options));
+        let slot = (new_parent.ino(), new_name.clone());
+        let replaces = mode == RenameMode::Replace;
+        let is_same = is_of_one_file(volume, from, to)? && replaces;
+        if is_same && (parent.ino(), &name) == (slot.0, &slot.1) {
             return Err(Error::about(source.show(), "is the same file"));
         }
-        // rename(2) leaves both names of one file.
-        fs.unlink(&Context::default(), parent.ino(), &name).at(volume, old)?;
-        return Ok(Some(new));
+        if replaces && self.made.contains(&slot) {
+            return Err(Error::about(source.show(), "would replace what was just moved there"));
+        }
+        if is_same {
+            // rename(2) leaves both names of one file.
+            fs.unlink(&cx, parent.ino(), &name).at(volume, old)?;
+            self.made.insert(slot);
+            return Ok(Some(new));
+        }
+        let renamed = fs.rename(&cx, parent.ino(), &name, slot.0, &slot.1, mode);
+        if let Err(error) = renamed {
+            return self.refused(source, &new, error);
+        }
+        // Of directories an empty one alone is replaced, as by mv(1).
+        if !node.is_dir() {
+            self.made.insert(slot);
+        }
+        Ok(Some(new))
     }
-    let cx = Context::default();
-    let renamed = fs.rename(&cx, parent.ino(), &name, new_parent.ino(), &new_name, mode);
-    let Err(error) = renamed else { return Ok(Some(new)) };
-    match error {
-        FsError::Posix(Errno::EEXIST) if options.no_clobber => Ok(None),
-        FsError::Posix(Errno::EINVAL) => {
-            Err(Error::about(source.show(), "cannot be moved to a place inside itself"))
+
+    fn refused(&self, source: &ImagePath, new: &[u8], error: FsError) -> Result<Option<Vec<u8>>> {
+        match error {
+            FsError::Posix(Errno::EEXIST) if self.options.no_clobber => Ok(None),
+            FsError::Posix(Errno::EINVAL) => {
+                Err(Error::about(source.show(), "cannot be moved to a place inside itself"))
+            }
+            FsError::Posix(Errno::EXDEV) => {
+                Err(Error::about(source.show(), "the new place is in another subvolume")
+                    .remedy("copy it with `spinney cp -r`, then remove it"))
+            }
+            // The old name is there: the new one is in the way.
+            error => Err(error).at(self.volume, new),
         }
-        FsError::Posix(Errno::EXDEV) => {
-            Err(Error::about(source.show(), "the new place is in another subvolume")
-                .remedy("copy it with `spinney cp -r`, then remove it"))
-        }
-        // The old name is there: the new one is in the way.
-        error => Err(error).at(volume, &new),
     }
 }

@@ -18,7 +18,7 @@ use crate::inside::volumes::At;
 use crate::inside::{self, Draft, Failures, Node};
 use btrfs_image::copy::BUFFER;
 use spinney::Volume;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, hash_map};
 use std::io::Read;
 use tar::EntryType;
 use vfs::{Attr, Context, Entry, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
@@ -33,7 +33,10 @@ pub struct Unpacker<'v> {
     cx: Context,
     /// Symbolic links of this archive, and older ones that it gave further names.
     links: HashSet<Ino>,
+    /// Each once, in the order in which they came first.
     directories: Vec<Directory>,
+    /// Where each is in that.
+    place_of: HashMap<Ino, usize>,
     /// How many names in front are left off.
     pub strip: usize,
     pub verbose: bool,
@@ -79,6 +82,7 @@ impl<'v> Unpacker<'v> {
             cx: inside::context(),
             links: HashSet::new(),
             directories: Vec::new(),
+            place_of: HashMap::new(),
             strip: 0,
             verbose: false,
         }
@@ -261,7 +265,18 @@ impl<'v> Unpacker<'v> {
         made: bool,
     ) {
         let (path, last) = (path.to_vec(), last(member, false));
-        self.directories.push(Directory { ino, path, attributes, last, made });
+        let later = Directory { ino, path, attributes, last, made };
+        match self.place_of.entry(ino) {
+            hash_map::Entry::Vacant(place) => {
+                place.insert(self.directories.len());
+                self.directories.push(later);
+            }
+            // Of several members the last one tells; what was made has inherited all the same.
+            hash_map::Entry::Occupied(place) => {
+                let before = &mut self.directories[*place.get()];
+                *before = Directory { made: made || before.made, ..later };
+            }
+        }
     }
 
     fn link(&mut self, member: &Member, place: &MemberPlace<'_>) -> Result<()> {

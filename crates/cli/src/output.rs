@@ -144,6 +144,24 @@ impl Json {
     }
 }
 
+/// A JSON array whose objects are written as they come: a deep tree has more in its names than memory should
+/// hold. It ends as an array also where not all could be read that it tells of.
+#[derive(Default)]
+pub struct JsonRows {
+    begun: bool,
+}
+
+impl JsonRows {
+    pub fn row(&mut self, out: &mut Out, object: &str) -> Result<()> {
+        out.bytes(if std::mem::replace(&mut self.begun, true) { b",\n" } else { b"[" })?;
+        out.bytes(object.as_bytes())
+    }
+
+    pub fn end(&self, out: &mut Out) -> Result<()> {
+        out.line(if self.begun { "]" } else { "[]" })
+    }
+}
+
 fn object(fill: impl FnOnce(&mut Object<'_>)) -> Value {
     let mut members = Map::new();
     fill(&mut Object(&mut members));
@@ -178,6 +196,17 @@ impl Object<'_> {
         self.text(key, &String::from_utf8_lossy(value));
         if std::str::from_utf8(value).is_err() {
             self.text(&format!("{key}_hex"), &hex(value));
+        }
+        self
+    }
+
+    /// A list of such bytes; `KEY_hex` has all of them where one is no text.
+    pub fn each_bytes(&mut self, key: &str, values: &[impl AsRef<[u8]>]) -> &mut Self {
+        let all = || values.iter().map(AsRef::as_ref);
+        self.array(key, |a| all().for_each(|value| _ = a.text(&String::from_utf8_lossy(value))));
+        if all().any(|value| std::str::from_utf8(value).is_err()) {
+            let key = format!("{key}_hex");
+            self.array(&key, |a| all().for_each(|value| _ = a.text(&hex(value))));
         }
         self
     }
@@ -256,10 +285,12 @@ mod tests {
                 });
             });
             o.object("empty", |_| {});
+            o.each_bytes("names", &[b"ok"]).each_bytes("raws", &[&b"ok"[..], b"\xff"]);
         });
         let expected = concat!(
             r#"{"a\"b":"line\n\u0001é","n":-5,"t":true,"name":"ok","raw":"�","raw_hex":"ff","#,
-            r#""list":[1,"x",{"f":false}],"empty":{}}"#
+            r#""list":[1,"x",{"f":false}],"empty":{},"names":["ok"],"raws":["ok","�"],"#,
+            r#""raws_hex":["6f6b","ff"]}"#
         );
         assert_eq!(json, expected);
     }

@@ -8,7 +8,7 @@ use crate::inside::usage::{Counted, Sum};
 use crate::inside::volumes::At;
 use crate::inside::{Failures, Node, Scope, Volumes, walk};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::{Json, Object, Out, human};
+use crate::output::{Json, JsonRows, Object, Out, human};
 use crate::rescue_options::RescueOptions;
 use crate::show;
 use btrfs_fs::Subvol;
@@ -120,14 +120,14 @@ struct Tree<'t> {
 struct Report<'o> {
     options: &'o Options,
     out: Out,
-    objects: Vec<String>,
+    objects: JsonRows,
     terminal: bool,
 }
 
 impl<'o> Report<'o> {
     fn new(options: &'o Options) -> Report<'o> {
         let terminal = std::io::stdout().is_terminal();
-        Report { options, out: Out::new(), objects: Vec::new(), terminal }
+        Report { options, out: Out::new(), objects: JsonRows::default(), terminal }
     }
 
     /// Directories come after what is in them.
@@ -184,11 +184,11 @@ impl<'o> Report<'o> {
     fn line(&mut self, tree: &Tree<'_>, path: &[u8], sum: &Sum) -> Result<()> {
         if self.options.json {
             let image = tree.volume.name().as_os_str().as_bytes();
-            self.objects.push(Json::object(|o| {
+            let object = Json::object(|o| {
                 o.bytes("image", image).bytes("path", path);
                 json(o, sum);
-            }));
-            return Ok(());
+            });
+            return self.objects.row(&mut self.out, &object);
         }
         // `disk.img:` stands for `disk.img:/`.
         let joint: &[u8] = if tree.shown.ends_with(b":") { b"/" } else { b"" };
@@ -212,7 +212,7 @@ impl<'o> Report<'o> {
             self.size(total, b"total")?;
         }
         if self.options.json {
-            self.out.line(format!("[{}]", self.objects.join(",\n")))?;
+            self.objects.end(&mut self.out)?;
         }
         self.out.finish()
     }

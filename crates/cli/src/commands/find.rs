@@ -137,7 +137,8 @@ fn search(volumes: &Volumes, failures: &Failures, words: &Words) -> Result<()> {
     let times = words.references.iter().map(|word| changed(volumes, word));
     let times = times.collect::<Result<Vec<Timestamp>>>()?;
     let terminal = std::io::stdout().is_terminal() && !words.nul;
-    let mut found = Found { words, times, now: Timestamp::now(), out: Out::new(), terminal };
+    let (now, out) = (Timestamp::now(), Out::new());
+    let mut found = Found { words, times, now, out, terminal, failures };
     for (operand, shown) in words.operands.iter().zip(&words.shown) {
         let started = start(volumes, operand);
         let Some((volume, node)) = failures.keep(started) else { continue };
@@ -182,25 +183,31 @@ struct Found<'w> {
     now: Timestamp,
     out: Out,
     terminal: bool,
+    failures: &'w Failures,
 }
 
 impl Found<'_> {
+    /// An error is one of the output alone: what a test or an attribute needs and cannot be read is told, and
+    /// the search goes on.
     fn judge(&mut self, volume: &Volume, node: &Node, path: &[u8], word: Vec<u8>) -> Result<()> {
         let is_empty = || -> Result<bool> {
-            match node.is_dir() {
-                true => Ok(node.names().at(volume, path)?.is_empty()),
-                false => Ok(node.attr.size == 0),
+            if !node.is_dir() {
+                return Ok(node.attr.size == 0);
+            }
+            match node.listing() {
+                (names, Some(why)) if names.is_empty() => Err(why).at(volume, path),
+                // Whatever else it has: it is not empty.
+                (names, _) => Ok(names.is_empty()),
             }
         };
         let seen = Seen { attr: &node.attr, path, times: &self.times, now: self.now };
-        if !self.words.clause.passes(&seen, &is_empty)? {
+        let passes = self.words.clause.passes(&seen, &is_empty);
+        if self.failures.keep(passes) != Some(true) {
             return Ok(());
         }
         if self.words.json {
-            let target = match node.is_symlink() {
-                true => Some(volume.fs().readlink(node.ino()).at(volume, path)?),
-                false => None,
-            };
+            let target = node.is_symlink().then(|| volume.fs().readlink(node.ino()));
+            let target = target.and_then(|target| self.failures.keep(target.at(volume, path)));
             return self.out.line(Json::object(|o| {
                 o.bytes("image", volume.name().as_os_str().as_bytes()).bytes("path", path);
                 show::json(o, &node.attr);

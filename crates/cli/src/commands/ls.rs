@@ -6,9 +6,9 @@ use crate::error::{Exit, Result};
 use crate::image::ImagePath;
 use crate::inside::path::join;
 use crate::inside::volumes::At;
-use crate::inside::{Node, Scope, Volumes};
+use crate::inside::{Failures, Node, Scope, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::{Json, Out, human};
+use crate::output::{Json, JsonRows, Out, human};
 use crate::rescue_options::RescueOptions;
 use crate::show::{self, Owners};
 use crate::when;
@@ -106,10 +106,11 @@ fn run(mut args: Args) -> Result<Exit> {
         }
         if !files.is_empty() {
             lister.entries(files)?;
+            lister.tell(failures);
         }
         for directory in directories {
             failures.keep(lister.directory(directory));
-            lister.failed.drain(..).for_each(|failed| _ = failures.keep(failed));
+            lister.tell(failures);
         }
         lister.finish()
     })
@@ -139,7 +140,7 @@ struct Lister<'o> {
     terminal: bool,
     titles: bool,
     blocks: usize,
-    objects: Vec<String>,
+    objects: JsonRows,
     /// What could not be listed beside the rest.
     failed: Vec<Result<()>>,
 }
@@ -153,16 +154,25 @@ impl<'o> Lister<'o> {
             terminal: std::io::stdout().is_terminal(),
             titles: several || options.recursive,
             blocks: 0,
-            objects: Vec::new(),
+            objects: JsonRows::default(),
             failed: Vec::new(),
         }
     }
 
     fn finish(&mut self) -> Result<()> {
         if self.options.json {
-            self.out.line(format!("[{}]", self.objects.join(",\n")))?;
+            self.objects.end(&mut self.out)?;
         }
         self.out.finish()
+    }
+
+    fn tell(&mut self, failures: &Failures) {
+        self.failed.drain(..).for_each(|failed| _ = failures.keep(failed));
+    }
+
+    /// What could be read, or `None`; why not is told later.
+    fn keep<T>(&mut self, found: Result<T>) -> Option<T> {
+        found.map_err(|error| self.failed.push(Err(error))).ok()
     }
 
     /// The directory, and with -R those below it: each once, though a damaged volume may have it
@@ -174,7 +184,7 @@ impl<'o> Lister<'o> {
                 self.failed.push(Err(two_names()).at(item.volume, &item.path));
                 continue;
             }
-            let entries = self.read(&item)?;
+            let entries = self.read(&item);
             self.title(&item.path)?;
             let mut below: Vec<Item<'_>> = Vec::new();
             let shown = self.entries(entries)?;
@@ -190,7 +200,7 @@ impl<'o> Lister<'o> {
         Ok(())
     }
 
-    fn read<'v>(&mut self, item: &Item<'v>) -> Result<Vec<Item<'v>>> {
+    fn read<'v>(&mut self, item: &Item<'v>) -> Vec<Item<'v>> {
         let (volume, path) = (item.volume, &item.path);
         let (mut names, missing) = item.node.listing();
         self.failed.extend(missing.map(|why| Err(why).at(volume, path)));
@@ -199,18 +209,16 @@ impl<'o> Lister<'o> {
         if self.options.dots {
             for name in [&b"."[..], b".."] {
                 let path = join(path, name);
-                let node = volume.find(&path, true).at(volume, &path)?;
-                items.push(Item { volume, node, path, name: name.to_vec() });
+                let node = self.keep(volume.find(&path, true).at(volume, &path));
+                items.extend(node.map(|node| Item { volume, node, path, name: name.to_vec() }));
             }
         }
         for listed in names {
             let path = join(path, &listed.name);
-            match item.node.listed(&listed).at(volume, &path) {
-                Ok(node) => items.push(Item { volume, node, path, name: listed.name }),
-                Err(error) => self.failed.push(Err(error)),
-            }
+            let node = self.keep(item.node.listed(&listed).at(volume, &path));
+            items.extend(node.map(|node| Item { volume, node, path, name: listed.name }));
         }
-        Ok(items)
+        items
     }
 
     fn title(&mut self, path: &[u8]) -> Result<()> {
@@ -258,15 +266,15 @@ impl<'o> Lister<'o> {
     }
 
     fn object(&mut self, item: &Item<'_>) -> Result<()> {
-        let target = target(item)?;
-        self.objects.push(Json::object(|o| {
+        let target = self.target(item);
+        let object = Json::object(|o| {
             o.bytes("name", &item.name).bytes("path", &item.path);
             show::json(o, &item.node.attr);
             if let Some(target) = target {
                 o.bytes("target", &target);
             }
-        }));
-        Ok(())
+        });
+        self.objects.row(&mut self.out, &object)
     }
 
     fn table(&mut self, items: &[Item<'_>]) -> Result<()> {
@@ -285,13 +293,19 @@ impl<'o> Lister<'o> {
             }
             let mut line = line.into_bytes();
             line.extend(show::printable(&item.name, self.terminal));
-            if let Some(target) = target(item)? {
+            if let Some(target) = self.target(item) {
                 line.extend(b" -> ");
                 line.extend(show::printable(&target, self.terminal));
             }
             self.out.line(line)?;
         }
         Ok(())
+    }
+
+    /// Where a link leads, if that can be read.
+    fn target(&mut self, item: &Item<'_>) -> Option<Vec<u8>> {
+        let target = item.node.is_symlink().then(|| item.volume.fs().readlink(item.node.ino()))?;
+        self.keep(target.at(item.volume, &item.path))
     }
 
     fn columns(&mut self, item: &Item<'_>) -> Vec<String> {
@@ -318,12 +332,4 @@ impl<'o> Lister<'o> {
         ]);
         columns
     }
-}
-
-fn target(item: &Item<'_>) -> Result<Option<Vec<u8>>> {
-    if !item.node.is_symlink() {
-        return Ok(None);
-    }
-    let target = item.volume.fs().readlink(item.node.ino());
-    target.at(item.volume, &item.path).map(Some)
 }

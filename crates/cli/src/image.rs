@@ -63,6 +63,11 @@ impl ImagePath {
     pub fn show(&self) -> String {
         format!("{}:{}", self.image.display(), String::from_utf8_lossy(&self.path))
     }
+
+    /// The same as the bytes that it is, for what others read.
+    pub fn bytes(&self) -> Vec<u8> {
+        [self.image.as_os_str().as_bytes(), b":", &self.path].concat()
+    }
 }
 
 /// Spinney itself has it mounted, here.

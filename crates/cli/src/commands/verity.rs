@@ -6,9 +6,11 @@ use crate::commands::subvolume::place::{self, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out, hex};
+use crate::show::printable;
 use btrfs_fs::{Subvol, VerityWish};
 use fs_verity::{HashAlgorithm, Params};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 pub const COMMANDS: &[&Command] = &[&ENABLE, &MEASURE];
@@ -139,6 +141,7 @@ fn measure(args: Args) -> Result<Exit> {
         words.files.iter().map(|word| VolumePath::of_any_file(word)).collect();
     place::at(&places, words.subvol, false, |open, failures| {
         let mut out = Out::new();
+        let terminal = std::io::stdout().is_terminal();
         let mut measured = Vec::new();
         for place in &places {
             let found = open.measure_verity(place).and_then(|(algorithm, digest)| {
@@ -147,7 +150,8 @@ fn measure(args: Args) -> Result<Exit> {
                     measured.push((place, algorithm, hex));
                     return Ok(());
                 }
-                out.line(format!("{}:{hex} {}", algorithm.name(), place.show()))
+                out.bytes(format!("{}:{hex} ", algorithm.name()).as_bytes())?;
+                out.line(printable(&place.bytes(), terminal))
             });
             failures.keep(found);
         }
@@ -163,7 +167,7 @@ fn json(measured: &[(&VolumePath, HashAlgorithm, String)]) -> String {
         o.array("files", |files| {
             for (place, algorithm, digest) in measured {
                 files.object(|file| {
-                    file.text("path", &place.show());
+                    file.bytes("path", &place.bytes());
                     file.text("hash_alg", algorithm.name()).text("digest", digest);
                 });
             }

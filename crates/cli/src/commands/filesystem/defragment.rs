@@ -144,7 +144,7 @@ fn one(
 
 fn file(open: &Open<'_>, place: &VolumePath, words: &Words, out: &mut Out) -> Result<()> {
     if words.verbose {
-        out.line(place.show())?;
+        out.line(place.bytes())?;
     }
     open.defragment(place, &words.wish)?;
     match words.flush {

@@ -6,12 +6,15 @@ use crate::commands::Command;
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::{Child, TreeInode, Trees};
 use crate::error::{Exit, Result};
-use crate::output::{Json, Out};
+use crate::inside::path::push;
+use crate::output::{Json, JsonRows, Out};
+use crate::show::printable;
 use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, dir_type};
 use btrfs_disk::key::kind;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 
 pub const COMMAND: Command = Command {
     name: "filesystem du",
@@ -52,7 +55,7 @@ impl Sizes {
 }
 
 struct Row<'r> {
-    name: &'r str,
+    name: &'r [u8],
     sizes: Sizes,
     shared: Option<u64>,
 }
@@ -62,39 +65,37 @@ struct Table {
     out: Out,
     units: Units,
     json: bool,
-    rows: u64,
+    objects: JsonRows,
+    terminal: bool,
 }
 
 impl Table {
     fn begin(units: Units, json: bool) -> Result<Table> {
         let mut out = Out::new();
-        match json {
-            true => out.bytes(b"[")?,
-            false => {
-                let names = ["Total", "Exclusive", "Set shared"];
-                let [total, exclusive, shared] = names;
-                out.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  Filename"))?;
-            }
+        if !json {
+            let names = ["Total", "Exclusive", "Set shared"];
+            let [total, exclusive, shared] = names;
+            out.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  Filename"))?;
         }
-        Ok(Table { out, units, json, rows: 0 })
+        let terminal = std::io::stdout().is_terminal();
+        Ok(Table { out, units, json, objects: JsonRows::default(), terminal })
     }
 
     fn row(&mut self, row: &Row<'_>) -> Result<()> {
-        self.rows += 1;
         if self.json {
-            let comma = if self.rows > 1 { "," } else { "" };
-            return self.out.bytes(format!("{comma}{}", as_json(row)).as_bytes());
+            return self.objects.row(&mut self.out, &as_json(row));
         }
         let Row { name, sizes, shared } = row;
         let units = self.units;
         let (total, exclusive) = (units.show(sizes.total), units.show(sizes.exclusive));
         let shared = shared.map_or_else(|| "-".into(), |shared| units.show(shared));
-        self.out.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  {name}"))
+        self.out.bytes(format!("{total:>10}  {exclusive:>10}  {shared:>10}  ").as_bytes())?;
+        self.out.line(printable(name, self.terminal))
     }
 
     fn end(mut self) -> Result<()> {
         if self.json {
-            self.out.line("]")?;
+            self.objects.end(&mut self.out)?;
         }
         self.out.finish()
     }
@@ -131,7 +132,7 @@ fn run(mut args: Args) -> Result<Exit> {
 fn path(place: &VolumePath, table: &mut Table, each: bool) -> Result<()> {
     let trees = Trees::open(place)?;
     let mut walk = Walk::new(&trees, table, each)?;
-    let name = place.show();
+    let name = place.bytes();
     let sizes = walk.all(trees.spot()?, &name)?;
     let shared = Some(covered(walk.shared));
     table.row(&Row { name: &name, sizes, shared })
@@ -172,12 +173,13 @@ impl<'t> Walk<'t> {
     /// Of a file, or of all below a directory. A file counts once, whatever its names; so does a
     /// directory, which in a damaged volume may be found below itself. The levels are a list, not
     /// calls: nothing bounds how deep directories lie.
-    fn all(&mut self, top: TreeInode, name: &str) -> Result<Sizes> {
+    fn all(&mut self, top: TreeInode, name: &[u8]) -> Result<Sizes> {
         if self.trees.mode(top)? & libc::S_IFMT == libc::S_IFREG {
             return self.file(top);
         }
         self.seen.insert(top);
-        let mut path = name.trim_end_matches('/').to_owned();
+        let mut path = name.to_vec();
+        path.truncate(name.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1));
         let mut levels = vec![self.level(top, path.len())?];
         let mut below = Sizes::default();
         while let Some(level) = levels.last_mut() {
@@ -196,8 +198,7 @@ impl<'t> Walk<'t> {
             {
                 continue;
             }
-            path.push('/');
-            path.push_str(&String::from_utf8_lossy(&child.name));
+            push(&mut path, &child.name);
             if self.trees.mode(child.at)? & libc::S_IFMT == libc::S_IFREG {
                 let sizes = self.file(child.at)?;
                 level.sizes.add(sizes);
@@ -214,7 +215,7 @@ impl<'t> Walk<'t> {
         Ok(Level { rest, sizes: Sizes::default(), name_len })
     }
 
-    fn tell(&mut self, name: &str, sizes: Sizes) -> Result<()> {
+    fn tell(&mut self, name: &[u8], sizes: Sizes) -> Result<()> {
         match self.each {
             true => self.table.row(&Row { name, sizes, shared: None }),
             false => Ok(()),
@@ -283,7 +284,7 @@ fn covered(mut ranges: Vec<(u64, u64)>) -> u64 {
 
 fn as_json(row: &Row<'_>) -> String {
     Json::object(|o| {
-        o.text("path", row.name).number("total", row.sizes.total);
+        o.bytes("path", row.name).number("total", row.sizes.total);
         o.number("exclusive", row.sizes.exclusive);
         row.shared.iter().for_each(|shared| _ = o.number("set_shared", *shared));
     })

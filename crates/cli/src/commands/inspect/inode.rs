@@ -44,19 +44,14 @@ fn run(mut args: Args) -> Result<Exit> {
     if paths.is_empty() {
         return Err(Error::about(place.show(), format!("no path leads to inode {ino}")));
     }
-    let show = |path: &[u8]| place.join(path).show();
+    let paths: Vec<Vec<u8>> = paths.iter().map(|path| place.join(path).bytes()).collect();
     let mut out = Out::new();
     if json {
         out.line(Json::object(|o| {
-            o.number("inode", ino).number("rootid", spot.tree.0);
-            o.array("paths", |all| {
-                for path in &paths {
-                    all.text(&show(path));
-                }
-            });
+            o.number("inode", ino).number("rootid", spot.tree.0).each_bytes("paths", &paths);
         }))?;
     } else {
-        paths.iter().try_for_each(|path| out.line(show(path)))?;
+        paths.iter().try_for_each(|path| out.line(path))?;
     }
     out.finish()?;
     Ok(Exit::Done)

@@ -234,11 +234,7 @@ fn as_json(rows: &[(Found, Vec<Vec<u8>>)]) -> String {
             for (file, paths) in rows {
                 all.object(|o| {
                     o.number("inode", file.ino).number("offset", file.offset);
-                    o.number("rootid", file.root).array("paths", |all| {
-                        for path in paths {
-                            all.text(&String::from_utf8_lossy(path));
-                        }
-                    });
+                    o.number("rootid", file.root).each_bytes("paths", paths);
                 });
             }
         });

@@ -61,6 +61,14 @@ impl VolumePath {
         }
     }
 
+    /// The same as the bytes that it is, for what others read.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            VolumePath::Image(inside) => inside.bytes(),
+            VolumePath::Mount(path) => path.as_os_str().as_bytes().to_vec(),
+        }
+    }
+
     /// The same with `name` behind it.
     pub fn join(&self, name: &[u8]) -> VolumePath {
         match self {

@@ -5,6 +5,7 @@ pub mod asleep;
 pub mod dump;
 pub mod existing;
 pub mod forge;
+pub mod full;
 pub mod kernel;
 pub mod likeness;
 pub mod places;

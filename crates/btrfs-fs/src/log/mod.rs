@@ -25,6 +25,8 @@ mod read;
 mod replay;
 mod state;
 mod sums;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub(crate) use read::Forest;

@@ -143,3 +143,42 @@ impl Drop for Eraser {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reserve::tests::{new_file, volume};
+    use vfs::{Context, FileSystem};
+
+    /// One step is found out by: behind it a commit has to find room.
+    #[test]
+    fn what_has_no_room_is_made_larger_by_one_step_alone() {
+        let fs = volume(256, 4096);
+        let (cx, engine) = (Context { umask: 0o022, ..Context::default() }, &fs.engine);
+        let (space, erasures) = (fs.space(), &engine.orphans.erasures);
+        let ino = new_file(&fs);
+        for extent in 0..500 {
+            fs.write(&cx, ino, extent * 8192, &[7; 4096], Default::default()).expect("write");
+        }
+        fs.sync().expect("sync");
+        fs.unlink(&cx, fs.root(), b"file").expect("unlink");
+        engine.core.health.refuse_changes(true);
+        fs.forget(ino, 1);
+        engine.core.health.refuse_changes(false);
+        let mut erasure = erasures.take_set_aside().pop().expect("it waits");
+        space.fail_allocations(space.allocations()..u64::MAX);
+        fs.sync().expect_err("there is no room");
+        space.fail_allocations(0..0);
+        let (before, mut pace) = (erasures.steps(), Pace::default());
+        for _ in 0..3 {
+            assert!(engine.orphans.erase_behind(&mut erasure, &mut pace).is_none(), "it rests");
+            assert_eq!(erasures.steps(), before + 1);
+        }
+        fs.sync().expect("there is room again");
+        let erased = engine.orphans.erase_behind(&mut erasure, &mut pace).expect("to its end");
+        assert!(matches!(erased, Ok(true)));
+        engine.orphans.settle(erasure, erased);
+        fs.sync().expect("sync");
+        fs.destroy().expect("close");
+    }
+}

@@ -58,6 +58,8 @@ impl Space {
 
     pub(super) fn alloc_ask(&self, kind: Kind, ask: &Ask) -> Result<Extent> {
         #[cfg(feature = "fault-injection")]
+        self.faults.come_between(super::Moment::Allocate, self);
+        #[cfg(feature = "fault-injection")]
         self.faults.pass(kind)?;
         let class = self.class(kind);
         assert!(ask.min > 0 && ask.min <= ask.want, "min lies within want");

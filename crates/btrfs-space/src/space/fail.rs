@@ -31,6 +31,8 @@ pub enum Moment {
     NoRoom,
     /// Somebody looks for an empty chunk to give back.
     Reclaim,
+    /// An extent is about to be allocated.
+    Allocate,
 }
 
 impl Faults {

@@ -173,6 +173,11 @@ fn who_writes_in_place_leaves_the_last_room_to_what_he_waits_for() {
         while stat(&fs, "commit.for_space") == before && !ended.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
+        // It has the last room then, and gives it up for who may need it.
+        while engine.reserver.last_room.try_lock().is_none() {
+            std::thread::yield_now();
+        }
+        assert!(!ended.load(Ordering::Acquire), "it waited with the last room, to the end");
         let mut erasure = erasures.next().expect("it waits");
         let erased = engine.orphans.step_behind(&mut erasure);
         assert!(!ended.load(Ordering::Acquire), "the step waited for who waited for it");

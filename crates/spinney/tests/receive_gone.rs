@@ -10,25 +10,26 @@ use std::sync::Arc;
 const ORIGIN: Origin = Origin { uuid: [7; 16], ctransid: 9 };
 const PIECE: u64 = 128 << 10;
 
-/// Half a TiB of zeros, copied piece by piece since no sector begins where they are taken from.
+/// Pieces that a clone copies, since no sector begins where they are taken from.
 fn long() -> Vec<u8> {
+    const PIECES: u64 = 8;
     let mut encoder = Encoder::new(Vec::new(), Protocol::V1).expect("a stream");
-    let commands = [
-        Command::Subvol { path: b"snap", origin: ORIGIN },
-        Command::MkFile { path: b"from", ino: 257 },
-        Command::Truncate { path: b"from", size: 1 << 40 },
-        Command::MkFile { path: b"to", ino: 258 },
-        Command::Clone {
-            path: b"to",
-            offset: 0,
-            len: 1 << 39,
-            from: ORIGIN,
-            from_path: b"from",
-            from_offset: 1,
-        },
-        Command::End,
-    ];
-    commands.iter().for_each(|command| encoder.put(command).expect("a command"));
+    let mut put = |command: Command<'_>| encoder.put(&command).expect("a command");
+    put(Command::Subvol { path: b"snap", origin: ORIGIN });
+    put(Command::MkFile { path: b"from", ino: 257 });
+    for offset in (0..PIECES * PIECE).step_by(PIECE as usize / 4) {
+        put(Command::Write { path: b"from", offset, data: &[7; PIECE as usize / 4] });
+    }
+    put(Command::MkFile { path: b"to", ino: 258 });
+    put(Command::Clone {
+        path: b"to",
+        offset: 0,
+        len: (PIECES - 1) * PIECE,
+        from: ORIGIN,
+        from_path: b"from",
+        from_offset: 1,
+    });
+    put(Command::End);
     encoder.into_inner()
 }
 

@@ -18,7 +18,7 @@ use btrfs_send::{Origin, Special, Verity};
 use std::sync::Arc;
 use vfs::{
     Context, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError, RenameMode, Result,
-    SetAttr, SetTime, WriteFlags, XattrMode,
+    SeekWhence, SetAttr, SetTime, WriteFlags, XattrMode,
 };
 
 /// Whose things are made.
@@ -214,23 +214,64 @@ impl<'v> InVolume<'v> {
         Ok(())
     }
 
-    /// Where sharing is impossible.
+    /// Where sharing is impossible: content is written, and what the source has nothing for becomes a hole, however
+    /// long it is.
     fn copy(&self, from: &Node, offset: u64, to: vfs::Ino, at: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).ok_or(FsError::Posix(Errno::EINVAL))?;
         let mut buffer = vec![0; len.min(COPY as u64) as usize];
-        let mut done = 0;
-        while done < len {
+        let mut next = offset;
+        while next < end {
             if (self.gone)() {
                 return Err(Errno::EINTR.into());
             }
-            let most = (len - done).min(COPY as u64) as usize;
-            let got = self.fs().read(from.ino(), offset + done, &mut buffer[..most])?;
+            let target = at + (next - offset);
+            let (data, hole) = self.next_data(from.ino(), next, end)?;
+            if data > next {
+                self.clear(to, target, data - next)?;
+                next = data;
+                continue;
+            }
+            let most = (hole - next).min(COPY as u64) as usize;
+            let got = self.fs().read(from.ino(), next, &mut buffer[..most])?;
             if got == 0 {
                 return Err(Errno::EINVAL.into());
             }
-            write_all(self.fs(), to, at + done, &buffer[..got])?;
-            done += got as u64;
+            write_all(self.fs(), to, target, &buffer[..got])?;
+            next += got as u64;
         }
         Ok(())
+    }
+
+    /// Where content begins from `at` on, and the hole behind it, both up to `end`. EINVAL: the file ends in front of that.
+    fn next_data(&self, ino: vfs::Ino, at: u64, end: u64) -> Result<(u64, u64)> {
+        let data = match self.fs().seek(ino, at, SeekWhence::Data) {
+            Err(FsError::Posix(Errno::ENXIO)) => match self.fs().getattr(ino)?.size {
+                size if size <= at => return Err(Errno::EINVAL.into()),
+                size => return Ok((size.min(end), size.min(end))),
+            },
+            found => found?,
+        };
+        match data < end {
+            true => Ok((data, self.fs().seek(ino, data, SeekWhence::Hole)?.min(end))),
+            false => Ok((end, end)),
+        }
+    }
+
+    /// A hole; the file reaches up to its end, or further.
+    fn clear(&self, ino: vfs::Ino, at: u64, len: u64) -> Result<()> {
+        let end = at.checked_add(len).ok_or(FsError::Posix(Errno::EFBIG))?;
+        let size = self.fs().getattr(ino)?.size;
+        if at < size {
+            let within = end.min(size) - at;
+            self.fs().fallocate(&CX, ino, FallocateMode::PunchHole, at, within)?;
+        }
+        match end > size {
+            true => {
+                let set = SetAttr { size: Some(end), ..SetAttr::default() };
+                self.fs().setattr(&CX, ino, &set).map(drop)
+            }
+            false => Ok(()),
+        }
     }
 }
 

@@ -12,7 +12,11 @@ use fs_verity::Descriptor as VerityDescriptor;
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use vfs::{Errno, FileKind, FsError};
+use vfs::{Damage, Errno, FileKind, FsError};
+
+/// So often a name may be missing and then taken, as where others make and remove it: more often in a row it is
+/// taken, and leads nowhere. Chosen, not measured.
+const ROUNDS: u32 = 16;
 
 /// How a file of a volume is opened; see [`FileOptions::open`].
 ///
@@ -77,7 +81,8 @@ impl FileOptions {
         self
     }
 
-    /// The file is made, and there must be none yet, nor a symbolic link of that name.
+    /// The file is made, and there must be none yet, nor a symbolic link of that name; whatever
+    /// [`create`](FileOptions::create) says.
     pub fn create_new(mut self, create: bool) -> FileOptions {
         self.create_new = create;
         self
@@ -128,7 +133,7 @@ impl FileOptions {
     }
 
     fn node(&self, volume: &Volume, path: &[u8]) -> Result<Node> {
-        loop {
+        for _ in 0..ROUNDS {
             if !self.create_new {
                 match volume.find(path, true) {
                     Err(FsError::Posix(Errno::ENOENT)) if self.create => {}
@@ -136,8 +141,10 @@ impl FileOptions {
                 }
             }
             match self.make(volume, path) {
-                // Somebody else was faster, or a link leads nowhere.
-                Err(error) if self.create && is_errno(&error, Errno::EEXIST) => {
+                // Somebody else was faster, a link leads nowhere, or the name does.
+                Err(error)
+                    if self.create && !self.create_new && is_errno(&error, Errno::EEXIST) =>
+                {
                     if path::find(volume.fs(), path, false).is_ok_and(|node| node.is_symlink()) {
                         return Err(error);
                     }
@@ -145,6 +152,8 @@ impl FileOptions {
                 made => return made,
             }
         }
+        let damage = Damage::new("the name is taken, but what it stands for is not there");
+        Err(volume.error(path, damage.into()))
     }
 
     fn make(&self, volume: &Volume, path: &[u8]) -> Result<Node> {

@@ -6,8 +6,9 @@
 //!   commits are refused with EBUSY, the engine holds its own commits back
 //!   (`BtrfsFs::hold_commits`), and changes end before they take more memory than they may;
 //! * a volume whose transaction was given up answers nothing any more and writes nothing;
-//! * a change that was done is in the last commit, or was refused: closing waits for those under way, and lets none
-//!   begin; nor anything else that writes, so nothing is written behind its end.
+//! * a change that was done is in the last commit, or was refused, or closing says that it is lost, since the
+//!   transaction that it fell into was given up: closing waits for those under way, and lets none begin; nor anything
+//!   else that writes, so nothing is written behind its end.
 //!
 //! It does not know what the changes are, nor paths.
 
@@ -462,7 +463,7 @@ impl FileSystem for Guard {
         self.btrfs.stats()
     }
 
-    /// A volume that was given up has nothing to commit.
+    /// A volume that was given up has nothing to commit, and who changed something in it hears that this is lost.
     fn destroy(&self) -> Result<()> {
         let open = self.in_transaction.read();
         if *open {
@@ -470,13 +471,14 @@ impl FileSystem for Guard {
         }
         let mut closing = self.closing.lock();
         if let Some(how) = *closing {
+            self.there()?;
             let context = "closing the volume failed".to_owned();
             let source = std::io::Error::from_raw_os_error;
             return how.map_err(|errno| FsError::Io { context, source: source(errno) });
         }
         self.closed.store(true, Ordering::Release);
         *self.ends.write() = true;
-        let done = self.btrfs.destroy();
+        let done = self.btrfs.destroy().and_then(|()| self.there().map(drop));
         *closing = Some(done.as_ref().copied().map_err(FsError::errno));
         done
     }

@@ -18,7 +18,8 @@ use std::fmt;
 ///
 /// What it is not: isolation. What other threads change meanwhile belongs to it as well. The
 /// engine cannot take single changes back, so one that is given up takes all open handles with
-/// it: they answer errors from then on. `abort` returns the volume opened anew, as it was before;
+/// it: they answer errors from then on, and so does [`close`](Volume::close), since what they
+/// changed meanwhile is lost. `abort` returns the volume opened anew, as it was before;
 /// elsewhere [`Volume::reopen`] does. And the content of files without copy-on-write
 /// (`chattr +C`) is written in its place at once. What is written to files that want each write
 /// durable (`chattr +S`) is durable with the commit, and not before.

@@ -176,6 +176,9 @@ impl Volume {
     /// from then on. Refused while a transaction is open. Of several who close it all return when that
     /// is done, and hear how it went.
     ///
+    /// `Ok`: all changes are on the medium. So it is an error where a [`Transaction`](crate::Transaction) was given up,
+    /// also by another thread: what was changed since that began is lost, whoever changed it.
+    ///
     /// A volume that is dropped is closed as well, but nobody hears whether that went well,
     /// except the log.
     pub fn close(self) -> Result<()> {
@@ -306,7 +309,11 @@ impl Drop for Inner {
         if self.guard.is_closed() {
             return;
         }
-        if let Err(error) = self.fs.destroy() {
+        let closed = self.fs.destroy();
+        // That is told already.
+        if let Err(error) = closed
+            && !self.guard.is_given_up()
+        {
             let volume = self.origin.name.display();
             tracing::error!(%volume, %error, "dropped without being closed, and what was not \
                 synced is lost");

@@ -33,8 +33,7 @@ pub(crate) fn read(
         return Ok(0);
     }
     let end = offset + len as u64;
-    let all_dirty =
-        state.dirty.as_ref().is_some_and(|d| d.covers(offset) && d.run_end(offset) >= end);
+    let all_dirty = state.dirty.as_ref().is_some_and(|d| d.run_end_until(offset, end) == end);
     if !all_dirty {
         read_within(core, id, state.item.flags, offset, (buf, len))?;
     }

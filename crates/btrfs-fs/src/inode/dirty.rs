@@ -17,6 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Chosen, not measured.
 const PIECE_MAX: usize = 1 << 20;
 
+#[cfg(test)]
+thread_local! {
+    /// Pieces that this thread came by or looked for.
+    pub(crate) static PIECES_SEEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+fn looked() {
+    #[cfg(test)]
+    PIECES_SEEN.set(PIECES_SEEN.get() + 1);
+}
+
 pub(crate) struct Dirty {
     sector: u64,
     pieces: BTreeMap<u64, Vec<u8>>,
@@ -81,7 +92,7 @@ impl Dirty {
         for fresh in covered.take_fresh() {
             let mut at = fresh.start;
             while let Some(start) = self.first_from(at).filter(|start| *start < fresh.end) {
-                at = self.run_end(start).min(fresh.end);
+                at = self.run_end_until(start, fresh.end);
                 for extent in extents(start..at) {
                     let part = extent.start.max(start)..extent.end.min(at);
                     if part.start < part.end {
@@ -123,16 +134,28 @@ impl Dirty {
         if range.contains(&first) { self.first_from(range.end) } else { Some(first) }
     }
 
-    /// End of the dirty run that covers `from`; `from` itself if it is not dirty.
-    pub(crate) fn run_end(&self, from: u64) -> u64 {
+    /// End of the dirty run that covers `from`, or `limit` where it goes on until there; `from` itself if it is not
+    /// dirty. Nothing behind `limit` is looked at: of a run that was written in any order each sector is a piece.
+    pub(crate) fn run_end_until(&self, from: u64, limit: u64) -> u64 {
         let mut end = from;
-        while let Some((start, piece)) = self.piece_at(end) {
+        for (start, piece) in self.pieces_from(from) {
+            if start > end || end >= limit {
+                break;
+            }
             end = start + piece.len() as u64;
         }
-        end
+        end.min(limit).max(from)
+    }
+
+    /// The pieces, from the one that covers `offset` on; none if it is not dirty.
+    fn pieces_from(&self, offset: u64) -> impl Iterator<Item = (u64, &Vec<u8>)> {
+        let first = self.piece_at(offset).map(|(start, _)| start);
+        let all = first.into_iter().flat_map(move |first| self.pieces.range(first..));
+        all.inspect(|_| looked()).map(|(start, piece)| (*start, piece))
     }
 
     fn piece_at(&self, offset: u64) -> Option<(u64, &Vec<u8>)> {
+        looked();
         let (start, piece) = self.pieces.range(..=offset).next_back()?;
         (start + piece.len() as u64 > offset).then_some((*start, piece))
     }
@@ -233,12 +256,13 @@ impl Dirty {
     pub(crate) fn slices(&self, start: u64, end: u64) -> Vec<&[u8]> {
         let mut out = Vec::new();
         let mut at = start;
-        while at < end {
-            let (piece_start, piece) = self.piece_at(at).expect("the run is dirty");
+        for (piece_start, piece) in self.pieces_from(start).take_while(|(start, _)| *start < end) {
             let to = (piece_start + piece.len() as u64).min(end);
+            assert!(piece_start <= at, "the run is dirty");
             out.push(&piece[(at - piece_start) as usize..(to - piece_start) as usize]);
             at = to;
         }
+        assert!(at >= end, "the run is dirty");
         out
     }
 
@@ -378,7 +402,9 @@ mod tests {
         let mut dirty = Dirty::new(S as u32, Arc::default());
         dirty.write(0, &vec![1; 3 << 20]);
         dirty.write(8 << 20, &[1]);
-        assert_eq!(dirty.run_end(0), 3 << 20);
+        assert_eq!(dirty.run_end_until(0, u64::MAX), 3 << 20);
+        assert_eq!(dirty.run_end_until(S, 5000), 5000);
+        assert_eq!(dirty.run_end_until(4 << 20, 5 << 20), 4 << 20);
         assert_eq!(dirty.first_from(3 << 20), Some(8 << 20));
         assert_eq!(
             dirty.slices(S, 2 << 20).iter().map(|s| s.len()).sum::<usize>(),

@@ -16,6 +16,8 @@ mod table;
 
 pub(crate) use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
 pub(crate) use dir_names::DirNames;
+#[cfg(test)]
+pub(crate) use dirty::PIECES_SEEN;
 pub(crate) use dirty::{Dirty, Pieces};
 pub(crate) use gaps::Gaps;
 pub(crate) use heard::Heard;

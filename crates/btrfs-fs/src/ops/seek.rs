@@ -7,6 +7,7 @@ use crate::extents::next_extent;
 use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_txn::View;
+use std::ops::Range;
 use vfs::{Errno, Ino, Result, SeekWhence};
 
 pub(crate) fn seek(engine: &Engine, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
@@ -20,7 +21,9 @@ pub(crate) fn seek(engine: &Engine, ino: Ino, offset: u64, whence: SeekWhence) -
     let view = engine.core.view();
     let mut at = offset;
     loop {
-        let (data, end) = span(engine, &view, inode.id, &state, at)?;
+        // No further than what is asked for: unwritten content may be in many pieces.
+        let limit = if matches!(whence, SeekWhence::Data) { at + 1 } else { size };
+        let (data, end) = span(engine, &view, inode.id, &state, at..limit)?;
         match whence {
             SeekWhence::Data if data => return Ok(at),
             SeekWhence::Hole if !data => return Ok(at),
@@ -31,17 +34,19 @@ pub(crate) fn seek(engine: &Engine, ino: Ino, offset: u64, whence: SeekWhence) -
     }
 }
 
-/// Whether `at` is data, and how far at least that goes on.
+/// Whether the beginning of `within` is data, and how far at least that goes on, which unwritten
+/// content is looked at for no further than its end.
 fn span(
     engine: &Engine,
     view: &View<'_>,
     id: InodeId,
     state: &State,
-    at: u64,
+    within: Range<u64>,
 ) -> Result<(bool, u64)> {
+    let at = within.start;
     let mut next_dirty = u64::MAX;
     if let Some(dirty) = &state.dirty {
-        let end = dirty.run_end(at);
+        let end = dirty.run_end_until(at, within.end);
         if end > at {
             return Ok((true, end));
         }

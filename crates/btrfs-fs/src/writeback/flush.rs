@@ -292,7 +292,7 @@ pub(super) fn flush_run(
     start: u64,
     (most, way): (u64, WriteMode),
 ) -> Result<()> {
-    let end = dirty.run_end(start).min(start + most);
+    let end = dirty.run_end_until(start, start + most);
     flush_range(writeback, id, state, dirty, (start, end), way)
 }
 
@@ -359,7 +359,7 @@ pub(crate) fn land_in_front(
         && let Some(first) = dirty.first_from(state.landed_size).filter(|first| *first < before)
     {
         let start = first / sector * sector;
-        let end = dirty.run_end(start).min(start + BATCH).min(before);
+        let end = dirty.run_end_until(start, before.min(start + BATCH));
         let range = (start, end);
         landed = land_range(writeback, id, state, &mut dirty, range, WriteMode::Through);
     }

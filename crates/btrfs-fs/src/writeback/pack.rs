@@ -80,7 +80,7 @@ impl Packed {
     pub(super) fn agrees(&self, piece: &Piece, dirty: &Dirty, size: u64) -> bool {
         let end = piece.start + piece.len;
         let other_end = piece.inline && size != self.size;
-        let whole = || dirty.covers(piece.start) && dirty.run_end(piece.start) >= end;
+        let whole = || dirty.run_end_until(piece.start, end) == end;
         if piece.stream.is_none() || other_end || !whole() {
             return false;
         }
@@ -163,7 +163,7 @@ fn copy(writeback: &Writeback, inode: &Inode, from: u64, most: u64) -> Option<Pa
         Some(method) => Plan { method, force: true, marks: false },
         None => plan(mount, property.as_deref()),
     };
-    let room = writeback.packing.claim((dirty.run_end(start) - start).min(most));
+    let room = writeback.packing.claim(dirty.run_end_until(start, start + most) - start);
     let end = start + room.bytes;
     let content = dirty.slices(start, end).concat();
     let size = state.item.size;

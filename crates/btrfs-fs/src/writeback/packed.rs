@@ -88,7 +88,8 @@ fn flush_plain(
 }
 
 fn is_dirty(piece: &Piece, dirty: &Dirty) -> bool {
-    dirty.covers(piece.start) && dirty.run_end(piece.start) >= piece.start + piece.len
+    let end = piece.start + piece.len;
+    dirty.run_end_until(piece.start, end) == end
 }
 
 fn store_inline_stream(

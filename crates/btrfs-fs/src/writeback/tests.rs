@@ -3,10 +3,13 @@
 use super::flush::Pass;
 use super::pack::{MOST, pack};
 use super::store::WriteMode;
+use crate::inode::PIECES_SEEN;
 use crate::reserve::tests::{new_file, volume_with};
 use crate::{BtrfsFs, Compress, Method, Options};
+use blockdev::MemDevice;
 use btrfs_txn::{Throttle, Urgency};
-use vfs::{Context, FileSystem};
+use std::sync::Arc;
+use vfs::{Context, FileSystem, Ino, SeekWhence};
 
 fn stat(fs: &BtrfsFs, name: &str) -> u64 {
     fs.stats().into_iter().find(|stat| stat.name == name).expect("a counter").value
@@ -38,4 +41,61 @@ fn what_lies_behind_content_that_somebody_else_stored_is_compressed_first() {
     assert_eq!(stat(&fs, "data.compressed_extents"), PIECES + 1);
     drop(inode);
     fs.destroy().expect("close");
+}
+
+/// How many pieces of unwritten content `work` looks at.
+fn looks<T>(work: impl FnOnce() -> T) -> u64 {
+    PIECES_SEEN.set(0);
+    work();
+    PIECES_SEEN.get()
+}
+
+const SECTOR: u64 = 4096;
+
+/// A file of so many sectors that were written from behind, so that each of them is a piece, in a volume that is
+/// opened with these options.
+fn in_pieces(pieces: u64, options: Options) -> (BtrfsFs, Ino) {
+    let device = Arc::new(MemDevice::new(1 << 30));
+    btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
+    let fs = BtrfsFs::open_device(device, Options { background: false, ..options }).expect("open");
+    let file = new_file(&fs);
+    for piece in (0..pieces).rev() {
+        let content = [piece as u8; SECTOR as usize];
+        let written =
+            fs.write(&Context::default(), file, piece * SECTOR, &content, Default::default());
+        written.expect("write");
+    }
+    assert_eq!(fs.engine.writeback.pieces().all(), pieces, "nothing has landed yet");
+    (fs, file)
+}
+
+/// A run of unwritten content may be in as many pieces as it has sectors; who wants a part of it looks at that part,
+/// and not at the rest each time.
+#[test]
+fn nobody_looks_at_all_pieces_of_a_run_for_a_part_of_it() {
+    const PIECES: u64 = 60_000;
+    const READ: u64 = 32;
+    let options = |compress| {
+        let (memory_bytes, dirty_bytes) = (4 << 30, 1 << 30);
+        Options { compress, memory_bytes, dirty_bytes, ..Options::default() }
+    };
+    let force = Some(Compress { method: Method::parse("zstd:1").expect("a method"), force: true });
+    for compress in [None, force] {
+        let (fs, file) = in_pieces(PIECES, options(compress));
+        let mut buf = vec![0; (READ * SECTOR) as usize];
+        for piece in (0..PIECES - READ).step_by(1000) {
+            let read = looks(|| fs.read(file, piece * SECTOR, &mut buf).expect("read"));
+            assert!(read < 4 * READ, "{read} pieces for {READ}");
+            assert!(buf.chunks(SECTOR as usize).zip(piece..).all(|(part, n)| part[0] == n as u8));
+        }
+        let sought = looks(|| fs.seek(file, SECTOR, SeekWhence::Data).expect("seek"));
+        assert!(sought < 10, "{sought} pieces for one byte");
+        assert_eq!(fs.seek(file, SECTOR, SeekWhence::Hole).expect("seek"), PIECES * SECTOR);
+        let inode = fs.engine.inodes.get(file).expect("open");
+        let landed = looks(|| fs.engine.writeback.flush_inode(&inode).expect("flush"));
+        assert!(landed < 10 * PIECES, "{landed} pieces for {PIECES}");
+        assert_eq!(stat(&fs, "data.compressed_extents") > 0, compress.is_some());
+        drop(inode);
+        fs.destroy().expect("close");
+    }
 }

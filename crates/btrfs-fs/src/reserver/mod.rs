@@ -19,14 +19,21 @@ use crate::reserve::{
     Cost, DirtyReservation, QUOTA_PATIENCE, QuotaReservation, Reservation, Reservations, cost,
 };
 use crate::stats::Stats;
-use crate::writeback::Writeback;
+use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::{Error, TreeId};
 use btrfs_space::{DataReservation, Kind, Priority};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use vfs::{Errno, FsError, Result};
+
+/// Nobody adds to unwritten content that takes so many times the memory from where on it is written back.
+/// Chosen, not measured.
+const MOST_DIRTY: u64 = 2;
+/// How often who waits for content to land looks. Chosen, not measured.
+const LOOK: Duration = Duration::from_millis(1);
 
 pub(crate) struct Reserver {
     core: Arc<Core>,
@@ -208,11 +215,12 @@ impl Reserver {
         self.within_limits(tree, bytes).map(Some)
     }
 
-    /// For `bytes` of content that an operation leaves in memory.
+    /// For `bytes` of content that an operation leaves in memory, which has nothing reserved for any yet.
     pub(crate) fn reserve_dirty(&self, bytes: u64) -> Result<DirtyReservation<'_>> {
         if bytes == 0 {
             return Ok(self.reservations.hold_dirty(0, None));
         }
+        self.wait_for_content()?;
         let space = self.reserve_data(bytes)?;
         let dirty = self.reservations.hold_dirty(bytes, Some(space));
         if self.core.space.make_ahead() || self.much_comes_back() {
@@ -315,6 +323,29 @@ impl Reserver {
             Err(FsError::Posix(Errno::EBUSY)) => Ok(false),
             done => done.map(|()| true),
         }
+    }
+
+    /// Waits while unwritten content takes more memory than it may, and takes part in landing it. Who is behind this
+    /// is counted with what he may leave, so who waits here has nothing of the kind: all could wait for each other.
+    /// Those who land are waited for, and nobody else: they wait for no reservation. Where none does, what is counted is
+    /// in the hands of those who are under way, or finds no room: then memory is as it is.
+    fn wait_for_content(&self) -> Result<()> {
+        let memory = &self.core.memory;
+        let is_over = || memory.dirty() > memory.most_dirty() * MOST_DIRTY;
+        if !is_over() {
+            return Ok(());
+        }
+        self.stats.throttled.add(1);
+        self.core.requests.wake();
+        while is_over() && !self.writeback.refusals().are_left() {
+            self.core.health.writable().fs()?;
+            match self.writeback.flush_some()? {
+                Some(Flushed::All) => {}
+                None if self.writeback.is_landing() => std::thread::sleep(LOOK),
+                _ => break,
+            }
+        }
+        Ok(())
     }
 
     /// Starts a commit when the delta has used up its memory; slows down from there on, and waits

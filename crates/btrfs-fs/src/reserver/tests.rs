@@ -1,5 +1,6 @@
 //! Removals that look for the last room, on a small volume in memory.
 
+mod crowd;
 mod kept;
 mod short;
 

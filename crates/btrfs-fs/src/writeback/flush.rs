@@ -19,6 +19,7 @@ use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_txn::budget;
 use btrfs_txn::{BATCH, Throttle, Urgency};
 use inode_index::Ref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use vfs::{FsError, Result};
 
 /// What of the content that was to land did.
@@ -54,6 +55,26 @@ impl Pass {
 /// Chosen, not measured.
 const WRITE_THROUGH_FROM: u64 = 64 << 10;
 
+/// How many are at work on what they took out of the queue.
+#[derive(Default)]
+pub(super) struct Landing(AtomicUsize);
+
+/// One of them, until this is dropped.
+struct Lands<'l>(&'l AtomicUsize);
+
+impl Landing {
+    fn begin(&self) -> Lands<'_> {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Lands(&self.0)
+    }
+}
+
+impl Drop for Lands<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Writeback {
     /// Writes back everything that was dirty when called, also what others are at work on.
     /// Inodes without names keep their content in memory while there is room, there and of
@@ -62,14 +83,25 @@ impl Writeback {
     /// What does not land stays in memory, to be read and tried again; an error means that
     /// nothing may be written any more.
     pub(crate) fn flush_all(&self, urgency: Urgency) -> Result<Flushed> {
+        let _landing = self.landing.begin();
         self.forget_early();
         self.flush_queue(self.queue.take_all(), urgency)
     }
 
-    /// Writes back what nobody else is at work on: to make room in memory.
-    pub(crate) fn flush_some(&self) -> Result<Flushed> {
+    /// Writes back what nobody else is at work on: to make room in memory. `None`: there is nothing of the kind.
+    pub(crate) fn flush_some(&self) -> Result<Option<Flushed>> {
+        let _landing = self.landing.begin();
         let (_turn, queue) = self.queue.take_some();
-        self.flush_queue(queue, Urgency::Awaited)
+        match queue.is_empty() {
+            true => Ok(None),
+            false => self.flush_queue(queue, Urgency::Awaited).map(Some),
+        }
+    }
+
+    /// Whether anybody is at work on what he took out of the queue, or about to take it. He ends, and waits for nobody
+    /// who has a reservation.
+    pub(crate) fn is_landing(&self) -> bool {
+        self.landing.0.load(Ordering::Acquire) > 0
     }
 
     fn flush_queue(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {

@@ -43,6 +43,7 @@ pub(crate) struct Writeback {
     stats: Arc<Stats>,
     /// Inodes with unwritten content or times.
     queue: DirtyQueue,
+    landing: flush::Landing,
     /// Pieces that unwritten content is in.
     pieces: Arc<Pieces>,
     refusals: Refusals,
@@ -72,7 +73,8 @@ impl Writeback {
         stats: Arc<Stats>,
         compress: Option<Compress>,
     ) -> Writeback {
-        let (queue, refusals, helpers, packing, early, observer) = Default::default();
+        let (queue, landing, refusals) = Default::default();
+        let (helpers, packing, early, observer) = Default::default();
         Writeback {
             core,
             reservations,
@@ -80,6 +82,7 @@ impl Writeback {
             subvols,
             stats,
             queue,
+            landing,
             pieces,
             refusals,
             compression: Setting::new(compress),

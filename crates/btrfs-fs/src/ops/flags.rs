@@ -42,9 +42,13 @@ pub(crate) fn get(engine: &Engine, ino: Ino) -> Result<u32> {
     Ok(bits_of(flags))
 }
 
+/// Of what is not to be compressed nobody is told that it is to be: an inode may have both bits, and who gives back
+/// what was told contradicts nothing.
 fn bits_of(flags: u64) -> u32 {
     let verity = if flags & disk::RO_VERITY != 0 { FS_VERITY } else { 0 };
-    verity + TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum::<u32>()
+    let hidden = if flags & disk::NOCOMPRESS != 0 { disk::COMPRESS } else { 0 };
+    let told = TABLE.iter().filter(|(_, bit)| flags & !hidden & bit != 0);
+    verity + told.map(|(fs, _)| fs).sum::<u32>()
 }
 
 /// What becomes of the property that says how something is compressed.
@@ -148,4 +152,18 @@ fn check(old: u32, new: u32) -> Result<()> {
         return Err(Errno::EINVAL.into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the kernel leaves files that did not become smaller, in directories that have the flag.
+    #[test]
+    fn what_is_told_of_both_compression_flags_can_be_given_back() {
+        let told = bits_of(disk::COMPRESS | disk::NOCOMPRESS | disk::NODUMP);
+        assert_eq!(told, FS_NOCOMP | FS_NODUMP);
+        assert!(check(told, told | FS_NOATIME).is_ok());
+        assert_eq!(bits_of(disk::COMPRESS), FS_COMPR);
+    }
 }

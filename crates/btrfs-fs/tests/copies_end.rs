@@ -47,3 +47,24 @@ fn a_copy_that_finds_no_room_says_what_is_done() {
     [from, to, made.1.attr.ino].into_iter().for_each(|ino| fs.forget(ino, 1));
     close_and_judge(&image, fs);
 }
+
+/// Content that the source's item has is copied, as by the kernel: the source stays as it was, for snapshots share it.
+#[test]
+fn a_copy_of_a_small_file_changes_no_source() {
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    let [from, to, clone] = ["from", "to", "clone"].map(|name| file(&fs, fs.root(), name));
+    fs.write(&CX, from, 0, &[7; 1000], Default::default()).expect("write");
+    fs.sync().expect("sync");
+    assert_eq!(copied(&fs, from, to, 1000).0, 1000);
+    fs.clone_range(&CX, from, 0, clone, 0, 0).expect("clone");
+    fs.sync().expect("sync");
+    for ino in [from, to, clone] {
+        assert!(fs.stored(ino).expect("it is a file").is_empty(), "it is in the item");
+        let mut content = [0; 2000];
+        assert_eq!(fs.read(ino, 0, &mut content).expect("read"), 1000);
+        assert_eq!(content[..1000], [7; 1000]);
+        fs.forget(ino, 1);
+    }
+    close_and_judge(&image, fs);
+}

@@ -95,7 +95,8 @@ pub(crate) fn copy_range(
     let ends_target = to_offset + len >= target.read()?.item.size;
     let shared = if whole > len && !ends_target { len / sector * sector } else { whole };
     let mut done = 0;
-    if aligned && shared > 0 && source.id.tree == target.id.tree {
+    let small = size <= engine.core.geometry.max_inline() as u64 || stays_inline(engine, &source)?;
+    if aligned && !small && shared > 0 && source.id.tree == target.id.tree {
         let wanted = shared.min(len);
         let now = up_to(engine, &source, (from_offset, wanted), SHARED_AT_ONCE)?;
         let range = Range { from: from_offset, to: to_offset, len: now };
@@ -240,13 +241,11 @@ fn clone(
     }
 }
 
-/// Content in the item of a file that nothing may change: to share it would change it.
+/// Content that the file's item has: it is copied, as by the kernel. To share it would change the source, which may be
+/// in a read-only subvolume, or somebody else's, or in snapshots that have it as it is.
 fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
-    if !engine.subvols.is_read_only(source.id.tree) {
-        return Ok(false);
-    }
-    let _still = source.read()?;
-    has_item(engine, source)
+    let state = source.read()?;
+    Ok(state.item.size <= engine.core.sector() && has_item(engine, source)?)
 }
 
 /// The caller holds it.

@@ -135,3 +135,26 @@ fn times_of_content_are_not_a_users() {
     assert_eq!((set(&of_content), set(&of_user)), (libc::EPERM, libc::EPERM));
     close_and_judge(&image, fs);
 }
+
+/// Of `touch` a kernel that caches writes tells the time of it, as that of both changes.
+#[test]
+fn an_append_only_file_can_be_touched_whoever_has_the_clock() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ino = append_only(&fs, "file", b"content");
+    let [time, other] = [7, 8].map(|nanos| Timestamp { secs: 1_000_000, nanos });
+    let (atime, mtime) = (Some(SetTime::Now), Some(SetTime::At(time)));
+    let touch = SetAttr { atime, mtime, ctime: Some(time), ..SetAttr::default() };
+    let set = |set: &SetAttr| errno(fs.setattr(&CX, ino, set));
+    assert_eq!(set(&touch), 0);
+    assert_eq!(fs.getattr(ino).expect("stat").mtime, time);
+    assert_eq!(set(&SetAttr { mtime: Some(SetTime::Now), ctime: None, ..touch }), 0);
+    for refused in [
+        SetAttr { ctime: Some(other), ..touch },
+        SetAttr { ctime: None, ..touch },
+        SetAttr { atime: None, ..touch },
+    ] {
+        assert_eq!(set(&refused), libc::EPERM);
+    }
+    close_and_judge(&image, fs);
+}

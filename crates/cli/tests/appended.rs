@@ -4,10 +4,11 @@
 mod common;
 
 use common::mount::{Mount, TRANSPORTS, lacks_fuse};
-use common::{Image, assert_clean};
+use common::{Image, assert_clean, sh, text};
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
+use testkit::require;
 
 /// In the directory of the mount, `$REFERENCE` beside it.
 const WRITTEN: &str = r#"
@@ -116,5 +117,24 @@ fn what_was_written_and_stored_before_is_there() {
             on_a_mount(transport, "");
             on_a_mount(transport, ",writeback");
         }
+    }
+}
+
+/// The kernel stamps what is written, and the server what is made: by one clock, so that `make` knows what is older.
+#[test]
+fn a_file_is_not_older_behind_its_first_write_than_when_it_was_made() {
+    require!(btrfs_progs);
+    require!(fuse);
+    for transport in TRANSPORTS.into_iter().filter(|transport| !lacks_fuse(transport)) {
+        let image = Image::new("one-clock");
+        let mount = Mount::new(&image, &format!("transport={transport},writeback"));
+        let made = sh(&format!(
+            "cd {} && for n in $(seq 50); do : >source$n; echo x >object$n; \
+             if [ object$n -ot source$n ]; then echo $n; fi; done; touch old; chattr +a old; touch old",
+            mount.word()
+        ));
+        assert_eq!((text(&made.stdout), text(&made.stderr)), (String::new(), String::new()));
+        mount.umount();
+        assert_clean(&image.path);
     }
 }

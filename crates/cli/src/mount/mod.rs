@@ -13,6 +13,7 @@ pub mod again;
 pub mod background;
 mod begin;
 mod changes;
+mod clock;
 pub mod control;
 mod fault;
 mod flags;

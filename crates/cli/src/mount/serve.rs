@@ -10,6 +10,7 @@
 use super::again;
 use super::background::Reporter;
 use super::begin;
+use super::clock::KernelClock;
 use super::control::{Answers, Asker, Control, Hearing};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
@@ -155,7 +156,10 @@ fn begin(
 }
 
 fn open(request: &Request, from_top: bool) -> Result<(Arc<BtrfsFs>, Medium)> {
-    let options = Options { from_top, ..request.options.fs.clone() };
+    let mut options = Options { from_top, ..request.options.fs.clone() };
+    if request.options.config.writeback {
+        options.clock = Arc::new(KernelClock);
+    }
     // Where no mount of ours will hold a block device, we do.
     let held = matches!(source(request), Source::BlockDevice(_));
     let access = match options.read_only {

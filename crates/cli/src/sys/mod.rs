@@ -37,4 +37,4 @@ pub use process::{
 };
 #[cfg(feature = "fault-injection")]
 pub use process::{kill_myself, stop_myself};
-pub use time::{CivilTime, from_local, to_local};
+pub use time::{CivilTime, from_local, of_kernel, to_local};

@@ -13,6 +13,14 @@ pub struct CivilTime {
     pub offset: i64,
 }
 
+/// The time that the kernel gives to what it changes itself: seconds since 1970 and nanoseconds, of its last tick.
+pub fn of_kernel() -> (i64, u32) {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes `now`.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut now) };
+    (now.tv_sec, now.tv_nsec as u32)
+}
+
 /// `None` for years that a C `int` cannot hold.
 pub fn to_local(secs: i64) -> Option<CivilTime> {
     // SAFETY: plain data; all zeros is a valid value.

@@ -172,26 +172,30 @@ fn what_is_mounted_is_not_written() {
     assert_clean(&image.path);
 }
 
+/// Also of one that is too small to be made any smaller.
 #[test]
 fn sizes_of_the_device_are_put_right() {
     let newer = newer!();
-    let image = filled("rescue-size", &[]);
-    assert_eq!(both(&newer, &image, "fix-device-size").0, 0);
+    put_sizes_right(&newer, "rescue-size", 512 << 20);
+    put_sizes_right(&newer, "rescue-size-small", 128 << 20);
+}
+
+fn put_sizes_right(newer: &Path, name: &str, bytes: u64) {
+    let image = filled(name, &["-b", &bytes.to_string()]);
+    assert_eq!(both(newer, &image, "fix-device-size").0, 0);
     change(&image.path, |sb| sb.fields.total_bytes += 100);
-    let said = both(&newer, &image, "fix-device-size").1;
-    assert!(said.contains("Fixed super total bytes, old size: 536871012 new size: 5"), "{said}");
+    let said = both(newer, &image, "fix-device-size").1;
+    let fixed = |what, old| format!("Fixed {what}, old size: {old} new size: {bytes}\n");
+    assert!(said.contains(&fixed("super total bytes", bytes + 100)), "{said}");
     // So far off that the volume cannot be opened.
     change(&image.path, |sb| sb.fields.total_bytes += 100 << 20);
     assert_eq!(told(&ours(), "zero-log", &image.path).0, Some(1));
-    let said = both(&newer, &image, "fix-device-size").1;
-    assert!(said.contains("Fixed super total bytes, old size: 641728612 new size: 5"), "{said}");
+    let said = both(newer, &image, "fix-device-size").1;
+    let old = bytes + (100 << 20) + 100;
+    assert!(said.contains(&fixed("super total bytes", old)), "{said}");
     change(&image.path, |sb| sb.fields.total_bytes -= 100 << 20);
     // The device's own, in the chunk tree as well.
-    File::options()
-        .write(true)
-        .open(&image.path)
-        .and_then(|f| f.set_len((512 << 20) + 4096))
-        .unwrap();
+    File::options().write(true).open(&image.path).and_then(|f| f.set_len(bytes + 4096)).unwrap();
     let root = std::cell::Cell::new((0, 0));
     change(&image.path, |sb| {
         sb.fields.dev_item.total_bytes += 100;
@@ -200,12 +204,12 @@ fn sizes_of_the_device_are_put_right() {
     let (logical, size) = root.get();
     for at in copies(&image.path, logical) {
         let mut node = read(&image.path, at, size as usize);
-        assert_eq!(grow_device(&mut node, 100), 512 << 20, "the DEV_ITEM");
+        assert_eq!(grow_device(&mut node, 100), bytes, "the DEV_ITEM");
         ChecksumType::Crc32c.seal(&mut node);
         write(&image.path, at, &node);
     }
-    let said = both(&newer, &image, "fix-device-size").1;
-    assert!(said.contains("Fixed device size for devid 1, old size: 536871012 new "), "{said}");
+    let said = both(newer, &image, "fix-device-size").1;
+    assert!(said.contains(&fixed("device size for devid 1", bytes + 100)), "{said}");
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::error::IntoFs;
 use std::time::Instant;
 use vfs::{Errno, FsError, Result};
 
-/// No volume is made smaller than this; the kernel makes none, either.
+/// No volume is made smaller than this; the kernel makes none, either. What one has beyond its last whole
+/// sector may go all the same: nothing is there, and the kernel wants none.
 const LEAST: u64 = 256 << 20;
 
 /// What a device is to have.
@@ -57,7 +58,7 @@ impl Balancer {
         if total >= now {
             space.grow(total).fs()?;
             self.record_grown(now, total)?;
-        } else if total < LEAST {
+        } else if total < LEAST && now - total >= self.core.sector() {
             return Err(Errno::EINVAL.into());
         } else {
             space.will_shrink(total).fs()?;

@@ -175,12 +175,20 @@ impl Drop for Held {
     }
 }
 
+/// No folio of the page cache crosses a multiple of this: none is of a higher order than 11.
+fn folio_at_most() -> u64 {
+    // SAFETY: sysconf takes an integer only.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(page).unwrap_or(4096).max(4096) << 11
+}
+
 /// A write of whoever had the file open before may have failed after that: the kernel tells
 /// the next opener's first fsync of it. Nothing of ours is written yet, and a failure that
-/// lasts shows in our own first flush.
+/// lasts shows in our own first flush. What it could not write may be cached still.
 fn take_old_error(file: &File, path: &Path) {
     if let Err(error) = file.sync_data() {
         tracing::warn!("{}: an earlier write of another program failed: {error}", path.display());
+        uncache(file, 0, i64::MAX as u64);
     }
 }
 
@@ -230,6 +238,10 @@ impl BlockDevice for FileDevice {
 
     fn flush(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn uncache(&self, offset: u64, len: u64) {
+        uncache(&self.file, offset, len);
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -291,6 +303,22 @@ fn start_writing(file: &File) -> io::Result<()> {
 fn start_writing(_: &File) -> io::Result<()> {
     Ok(())
 }
+
+/// The kernel forgets whole folios alone.
+#[cfg(target_os = "linux")]
+fn uncache(file: &File, offset: u64, len: u64) {
+    let most = folio_at_most();
+    let end = offset.saturating_add(len).checked_next_multiple_of(most);
+    let start = offset / most * most;
+    // To the end of the file.
+    let len = end.map_or(0, |end| end - start);
+    let (start, len) = (start as libc::off64_t, i64::try_from(len).unwrap_or(0));
+    // SAFETY: posix_fadvise takes a descriptor and integers only.
+    unsafe { libc::posix_fadvise64(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn uncache(_: &File, _: u64, _: u64) {}
 
 #[cfg(target_os = "linux")]
 fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {

@@ -68,6 +68,11 @@ pub trait BlockDevice: Send + Sync {
     }
     /// Returns when every earlier write is durable.
     fn flush(&self) -> io::Result<()>;
+    /// What the machine has cached of the range is read from the medium the next time, unless it is
+    /// still to be written: behind a flush that failed the medium may have something else. A hint.
+    fn uncache(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
     /// The range's content is no longer needed; it may read as anything.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
     /// How the operator knows this device; used in error messages.
@@ -102,6 +107,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn flush(&self) -> io::Result<()> {
         (**self).flush()
+    }
+    fn uncache(&self, offset: u64, len: u64) {
+        (**self).uncache(offset, len);
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)

@@ -118,6 +118,12 @@ impl<D: BlockDevice> BlockDevice for Slice<D> {
         self.device.flush()
     }
 
+    fn uncache(&self, offset: u64, len: u64) {
+        if let Ok(place) = self.place(offset, len) {
+            self.device.uncache(place, len);
+        }
+    }
+
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.device.discard(self.place(offset, len)?, len)
     }

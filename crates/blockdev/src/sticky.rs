@@ -4,6 +4,9 @@
 //! discard fails with the first reason. A flush never "succeeds" on a retry, since the
 //! kernel may have dropped the dirty pages of the failed one. Reads go on.
 //!
+//! After that what the machine has cached may be what the medium does not have: it is forgotten when the
+//! device is given back.
+//!
 //! A failed discard is told to its caller and sets nothing: what it was about holds
 //! nothing that anybody needs. Nor does a failed `write_apart`: its writer knows what was not
 //! written, has it still, and nothing refers to it.
@@ -13,7 +16,7 @@ use std::io;
 use std::sync::OnceLock;
 
 /// A device whose failures stay: see the module.
-pub struct Sticky<D> {
+pub struct Sticky<D: BlockDevice> {
     device: D,
     failed: OnceLock<(io::ErrorKind, String)>,
 }
@@ -85,6 +88,10 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
         self.guard("flush", |d| d.flush())
     }
 
+    fn uncache(&self, offset: u64, len: u64) {
+        self.device.uncache(offset, len);
+    }
+
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check()?;
         self.device.discard(offset, len)
@@ -92,6 +99,15 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
 
     fn name(&self) -> String {
         self.device.name()
+    }
+}
+
+/// Whoever opens it next is not to believe what it failed to write.
+impl<D: BlockDevice> Drop for Sticky<D> {
+    fn drop(&mut self) {
+        if self.failed.get().is_some() {
+            self.device.uncache(0, self.device.len());
+        }
     }
 }
 

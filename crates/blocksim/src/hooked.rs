@@ -83,6 +83,9 @@ impl<D: BlockDevice, H: RequestHook> BlockDevice for Hooked<D, H> {
     fn flush(&self) -> io::Result<()> {
         self.hook.ask(Request::Flush, &mut || self.below.flush())
     }
+    fn uncache(&self, offset: u64, len: u64) {
+        self.below.uncache(offset, len);
+    }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.hook.ask(Request::Discard { offset, len }, &mut || self.below.discard(offset, len))
     }

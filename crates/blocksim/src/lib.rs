@@ -8,9 +8,12 @@
 //!
 //! `Hooked` puts somebody between a device and those who use it.
 //!
+//! `Cached` puts a cache in front of a medium, whose flushes may fail.
+//!
 //! What it does not know: what is written, and what should survive. Who judges decides that.
 #![forbid(unsafe_code)]
 
+mod cached;
 mod crash;
 mod device;
 mod event;
@@ -19,6 +22,7 @@ mod hooked;
 mod image;
 mod rng;
 
+pub use cached::{Cached, Uncaching};
 pub use crash::{Choice, Epoch, Recording, WriteFate};
 pub use device::{Hook, Lie, SimDevice};
 pub use event::Event;

@@ -62,6 +62,10 @@ enum Found {
 }
 
 pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
+    if !dev.read_only() {
+        // One that could not be written may be cached still, and all there is on the medium is another.
+        super_copies(dev.len()).for_each(|at| dev.uncache(at, SUPER_SIZE as u64));
+    }
     let found: Vec<(u64, Found)> =
         super_copies(dev.len()).map(|at| Ok((at, read_copy(dev, at)?))).collect::<Result<_>>()?;
     let first_is_wiped = matches!(found.first(), None | Some((_, Found::NoMagic)));

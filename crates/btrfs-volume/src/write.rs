@@ -12,6 +12,8 @@
 //! successor freed, a log without the last fsync) may be overwritten by then. But one that
 //! the device refuses is done without, and tried again with the next: a bad sector under it
 //! is no reason to give up a volume whose first copy can be written, as the kernel has it.
+//! The first one is written once more behind them: if a flush of it failed, which leaves the same,
+//! the machine's cache shows it, and the medium has an older one.
 
 use crate::counters::add;
 use crate::superblock::{Copies, FIRST, super_copies};
@@ -181,12 +183,17 @@ impl Volume {
         self.mend(&mut self.commit.lock())
     }
 
-    /// Copies that are right are not touched: of them may be but one.
+    /// Copies that are right are not touched, since of them may be but one; other than the first one: a flush of
+    /// it that failed may be why they differ, and then it is right in a cache alone. It comes when the others are
+    /// durable, so that at any moment one is.
     fn mend(&self, Copies { stale, refused }: &mut Copies) -> Result<()> {
         let Some(of_these) = stale else { return Ok(()) };
         let (opened, mut copies) = (&of_these.opened, of_these.copies.clone());
         superblock::may_be_refused(refused, &copies);
-        self.write_copies(refused, opened, |at| copies.contains(&at))?;
+        self.flush()?;
+        self.write_others(refused, opened, |at| copies.contains(&at))?;
+        self.flush()?;
+        self.write_first(opened)?;
         self.flush()?;
         if !refused.is_empty() {
             let device = self.dev.name();
@@ -212,15 +219,28 @@ impl Volume {
         sb: &Superblock,
         wanted: impl Fn(u64) -> bool,
     ) -> Result<()> {
-        self.check_going()?;
-        let all = super_copies(sb.fields.dev_item.total_bytes);
-        let (first, others): (Vec<u64>, Vec<u64>) = all.partition(|at| *at == FIRST);
-        for at in first.into_iter().filter(|at| wanted(*at)) {
-            self.write_physical(Physical(at), &[&sb.to_bytes(at)?])?;
+        if wanted(FIRST) {
+            self.write_first(sb)?;
         }
         // Also where the first one is right already: the device may have it in a cache alone.
         self.flush()?;
-        for at in others.into_iter().filter(|at| wanted(*at)) {
+        self.write_others(refused, sb, wanted)
+    }
+
+    fn write_first(&self, sb: &Superblock) -> Result<()> {
+        self.check_going()?;
+        self.write_physical(Physical(FIRST), &[&sb.to_bytes(FIRST)?])
+    }
+
+    fn write_others(
+        &self,
+        refused: &mut Vec<u64>,
+        sb: &Superblock,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        self.check_going()?;
+        let all = super_copies(sb.fields.dev_item.total_bytes);
+        for at in all.filter(|at| *at != FIRST && wanted(*at)) {
             self.write_other_copy(refused, at, &sb.to_bytes(at)?);
         }
         Ok(())

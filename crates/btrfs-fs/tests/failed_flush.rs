@@ -1,0 +1,89 @@
+//! A flush of the superblock that fails: the machine's cache shows then what the medium does not have. Whatever a
+//! later mount believes and writes, the first copy on the medium leads to a whole volume at any moment: the
+//! kernel reads no other.
+
+#![allow(dead_code)]
+
+mod harness;
+
+use base::base;
+use blockdev::BlockDevice;
+use blocksim::{Cached, Image, SimDevice, Uncaching};
+use btrfs_fs::BtrfsFs;
+use btrfs_image::mkfs::MkfsOptions;
+use harness::{base, ops, state};
+use ops::CX;
+use std::sync::Arc;
+use testkit::compare::TreeSnapshot;
+use vfs::{FileKind, FileSystem};
+
+const FIRST: u64 = 64 << 10;
+const SECOND: u64 = 64 << 20;
+
+fn mount(device: Arc<dyn BlockDevice>) -> BtrfsFs {
+    BtrfsFs::open_device(device, base::options()).expect("mount")
+}
+
+fn make(fs: &BtrfsFs, name: &str) {
+    let entry = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0).expect(name);
+    fs.forget(entry.attr.ino, 1);
+}
+
+fn names(fs: &dyn FileSystem) -> Vec<String> {
+    let tree = TreeSnapshot::of(fs).expect("every file");
+    tree.nodes.keys().map(|path| format!("{path:?}")).collect()
+}
+
+/// What the volume holds by its first copy alone, and whole.
+fn by_first_copy(medium: &Image) -> Vec<String> {
+    let device = Arc::new(SimDevice::new(medium.clone()));
+    if device.len() > SECOND {
+        device.write_at(SECOND, &[0; 4096]).expect("written");
+    }
+    state::check(&device.image()).expect("a whole volume");
+    names(&mount(device))
+}
+
+/// A commit fails as its first copy is to be durable; then another mount comes to just that in its next commit.
+fn cut_at_next_first_copy(medium: Image, uncaching: Uncaching) {
+    let device = Arc::new(Cached::new(medium, uncaching));
+    let fs = mount(device.clone());
+    for number in 0..4 {
+        make(&fs, &format!("before-{number}"));
+        fs.sync().expect("a commit");
+    }
+    make(&fs, "lost?");
+    device.fail_flush_of(FIRST);
+    fs.sync().expect_err("its first copy could not be written");
+    drop(fs);
+    let fs = mount(device.clone());
+    let seen = names(&fs);
+    make(&fs, "later");
+    device.fail_flush_of(FIRST);
+    fs.sync().expect_err("its first copy could not be written");
+    assert!(device.has_failed());
+    assert_eq!(by_first_copy(&device.medium()), seen, "what the mount has gone on from");
+}
+
+#[test]
+fn what_a_cache_alone_has_of_a_superblock_is_written_again() {
+    for number in 0..2 {
+        cut_at_next_first_copy(base(number).image.clone(), Uncaching::DoesNothing);
+    }
+}
+
+#[test]
+fn a_mount_goes_on_from_what_the_medium_has() {
+    for number in 0..2 {
+        cut_at_next_first_copy(base(number).image.clone(), Uncaching::Works);
+    }
+}
+
+/// It has one superblock: nothing tells that the medium has another.
+#[test]
+fn a_small_mount_goes_on_from_what_the_medium_has() {
+    let device = SimDevice::new(Image::zeros(60 << 20));
+    let options = MkfsOptions { mixed: true, ..MkfsOptions::default() };
+    btrfs_image::mkfs::make(&device, &options).expect("mkfs");
+    cut_at_next_first_copy(device.image(), Uncaching::Works);
+}

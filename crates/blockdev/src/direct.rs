@@ -6,7 +6,7 @@
 //! descriptor: the kernel cannot say which of the two ways of it was lost.
 //!
 //! The cache stays right: the kernel writes back and drops what it has of a range before and
-//! after a write past it.
+//! after a write past it. That nobody dirties what it drops then is the caller's (`turns.rs`).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -41,14 +41,16 @@ impl Direct {
         self.past.is_some()
     }
 
-    pub(crate) fn write(&self, file: &File, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
-        if let Some(past) = &self.past {
-            match write_past(past, offset, bufs) {
-                // Of this alignment, or on this file system, not after all.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {}
-                other => return other,
-            }
+    /// None: this file system does not take it past the cache after all, or not of this alignment.
+    pub(crate) fn write_past(&self, offset: u64, bufs: &[&[u8]]) -> Option<io::Result<()>> {
+        match write_past(self.past.as_ref()?, offset, bufs) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => None,
+            written => Some(written),
         }
+    }
+
+    /// Through the cache of `file`, and waited for.
+    pub(crate) fn write_through(&self, file: &File, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
         let file = self.through.as_ref().unwrap_or(file);
         let mut at = offset;
         for buf in bufs {
@@ -134,6 +136,13 @@ fn wait(file: &File, _: u64, _: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Direct {
+        fn write(&self, file: &File, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+            let past = self.write_past(offset, bufs);
+            past.unwrap_or_else(|| self.write_through(file, offset, bufs))
+        }
+    }
 
     /// Pieces of any address and length are one write, past the cache or through it, and both
     /// descriptors see the same.

@@ -5,6 +5,7 @@
 
 use crate::direct::Direct;
 use crate::made::Made;
+use crate::turns::{Turns, UnderWay, Way};
 use crate::{BlockDevice, Span, lock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -98,7 +99,8 @@ impl FileDevice {
         let len = file.seek(SeekFrom::End(0))?;
         // Now: once it is mounted the kernel may refuse to open a device for writing.
         let direct = if read_only { Direct::none() } else { Direct::of(&file) };
-        let file = Arc::new(Held { file, locked: !read_only });
+        let turns = (block && direct.is_past()).then(|| Turns::new(folio_at_most()));
+        let file = Arc::new(Held { file, locked: !read_only, turns });
         Ok(FileDevice { file, direct, path: path.to_owned(), len, read_only, block })
     }
 
@@ -123,6 +125,11 @@ impl FileDevice {
         let (read_only, block) = (self.read_only, self.block);
         let path = self.path.clone();
         Ok(FileDevice { file: self.file.clone(), direct, path, len, read_only, block })
+    }
+
+    /// As long as what it returns lives, nobody writes the other way nearby.
+    fn turn(&self, way: Way, offset: u64, len: u64) -> Option<UnderWay<'_>> {
+        self.file.turns.as_ref().map(|turns| turns.begin(way, offset, len))
     }
 
     fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -155,6 +162,8 @@ fn fill_new(file: &File, made: Made, len: u64) -> io::Result<Made> {
 struct Held {
     file: File,
     locked: bool,
+    /// Of a block device that is written past the page cache as well.
+    turns: Option<Turns>,
 }
 
 impl Deref for Held {
@@ -208,20 +217,29 @@ impl BlockDevice for FileDevice {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         self.check_range(offset, buf.len() as u64)?;
+        let _turn = self.turn(Way::Through, offset, buf.len() as u64);
         self.file.write_all_at(buf, offset)
     }
 
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
         let total: u64 = bufs.iter().map(|b| b.len() as u64).sum();
         self.check_range(offset, total)?;
+        let _turn = self.turn(Way::Through, offset, total);
         write_all_vectored(&self.file, offset, bufs)
     }
 
     fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
         let total: u64 = bufs.iter().map(|b| b.len() as u64).sum();
         self.check_range(offset, total)?;
+        if through {
+            let _turn = self.turn(Way::Past, offset, total);
+            if let Some(written) = self.direct.write_past(offset, bufs) {
+                return written;
+            }
+        }
+        let _turn = self.turn(Way::Through, offset, total);
         match (through, bufs) {
-            (true, bufs) => self.direct.write(&self.file, offset, bufs),
+            (true, bufs) => self.direct.write_through(&self.file, offset, bufs),
             (false, [one]) => self.file.write_all_at(one, offset),
             (false, many) => write_all_vectored(&self.file, offset, many),
         }

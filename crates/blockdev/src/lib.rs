@@ -16,6 +16,7 @@ mod made;
 mod mem;
 mod slice;
 mod sticky;
+mod turns;
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Content that comes faster than a device takes it, from many at once: memory has a bound all the same.
 
-use super::{CX, create, stat};
+use super::{CX, create};
 use crate::{BtrfsFs, Options};
 use blockdev::MemDevice;
 use blocksim::{GoOn, Hooked, Request, RequestHook};
@@ -61,7 +61,6 @@ fn many_streams_have_no_more_in_memory_than_one() {
         });
         let most = most.into_inner();
         assert!(most <= 3 * MOST, "{most} bytes in memory");
-        assert!(most > MOST / 2 && stat(&fs, "delta.throttled") > 0, "it was written back earlier");
         fs.sync().expect("sync");
         assert_eq!(fs.engine.core.memory.dirty(), 0);
         let mut last = [0; WRITE];

@@ -320,3 +320,28 @@ pub fn words_of(filter: &BalanceFilter) -> String {
     let balancing = (!filter.has(f::CONVERT)).then(|| "balancing".to_owned());
     balancing.into_iter().chain(said).collect::<Vec<String>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use btrfs_disk::items::balance_filter as f;
+
+    fn said(all: &[&str]) -> Result<BalanceItem> {
+        let all = all.iter().map(OsString::from).collect();
+        words(Args::of(COMMAND.name, COMMAND.help, all)).map(|words| words.item)
+    }
+
+    /// What a later option says of the same chunks took the place of the one before: more was moved than was asked for.
+    #[test]
+    fn options_of_one_kind_add_to_each_other() {
+        let item = said(&["-dusage=5", "-musage=7", "-dlimit=2", "-d", "volume"]).unwrap();
+        assert_eq!(item.flags, DATA | METADATA);
+        let (data, metadata) = (item.data, item.metadata);
+        assert_eq!((data.flags, data.usage, data.limit), (f::USAGE | f::LIMIT, 5, 2));
+        assert_eq!((metadata.flags, metadata.usage), (f::USAGE, 7));
+        // What needs something else may come before it, and is of its own kind.
+        assert!(said(&["-dsoft", "-dconvert=single", "volume"]).is_ok());
+        assert!(said(&["-msoft", "-dconvert=single", "volume"]).is_err());
+        assert!(said(&["-ddrange=1M..2M", "-mdevid=1", "volume"]).is_err());
+    }
+}

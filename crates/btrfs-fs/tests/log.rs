@@ -9,7 +9,7 @@ use std::path::Path;
 use testkit::compare::TreeSnapshot;
 use testkit::ops::{Config, OpKind, Session, generate};
 use testkit::oracle;
-use vfs::{FileKind, FileSystem, Ino, RenameMode, WriteFlags};
+use vfs::{FallocateMode, FileKind, FileSystem, Ino, RenameMode, WriteFlags};
 
 fn has_log(image: &Path) -> bool {
     let text = oracle::sh("btrfs", &["inspect-internal", "dump-super", image.to_str().unwrap()]);
@@ -288,6 +288,43 @@ fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {
     let nothing = stat(&fs, "log.writes");
     fs.fsync(file, false).expect("fsync");
     assert_eq!(stat(&fs, "log.writes"), nothing, "nothing changed, nothing written");
+    both_replay(&image, &snapshot(&fs));
+}
+
+/// As above, of a file that has a hole where the commit has content: behind it, in it, and with one
+/// more of them each time.
+#[test]
+fn a_hole_over_what_the_commit_has_does_not_log_the_file_anew() {
+    testkit::require!(kernel_btrfs);
+    let image = image_with(&[], |fs| {
+        let file = create(fs, fs.root(), "file");
+        fs.write(&CX, file, 0, &[1; 2 << 20], WriteFlags::default()).expect("write");
+    });
+    let fs = image.open_with(quiet());
+    let file = at(&fs, fs.root(), "file");
+    let write = |at: u64| {
+        fs.write(&CX, file, at, &[2; 4096], WriteFlags::default()).map(|_| ()).expect("write");
+    };
+    let punch = |at: u64, len: u64| {
+        fs.fallocate(&CX, file, FallocateMode::PunchHole, at, len).expect("punch");
+    };
+    punch(100 << 12, 300 << 12);
+    fs.fsync(file, false).expect("fsync");
+    let steps: [&dyn Fn(u64); 3] =
+        [&|n| write((2 << 20) + n * 8192), &|n| write((102 + 3 * n) << 12), &|n| {
+            punch((1 + 2 * n) << 12, 4096)
+        }];
+    for step in steps {
+        let mut items = Vec::new();
+        for round in 0..45 {
+            step(round);
+            let before = stat(&fs, "log.items");
+            fs.fsync(file, false).expect("fsync");
+            items.push(stat(&fs, "log.items") - before);
+        }
+        assert!(items.iter().all(|count| *count <= 8), "{items:?}");
+    }
+    assert_eq!(stat(&fs, "commit.count"), 0);
     both_replay(&image, &snapshot(&fs));
 }
 

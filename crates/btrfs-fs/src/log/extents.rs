@@ -6,6 +6,7 @@
 //! they did not change, or the replay would drop them.
 
 use super::committed::Committed;
+use super::holes::Holes;
 use super::state::Member;
 use crate::extents::{Mapped, hole_item};
 use crate::ino::InodeId;
@@ -14,7 +15,7 @@ use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{Generation, Key, Result};
 use btrfs_tree::Edit;
 use btrfs_txn::delta::Frozen;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) struct Content<'a> {
     pub committed: &'a Committed<'a>,
@@ -27,7 +28,9 @@ pub(crate) struct Content<'a> {
 
 impl Content<'_> {
     pub(crate) fn edits(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
-        for (&(_, offset), value) in self.slots() {
+        let slots = &self.frozen.slots;
+        let new = self.frozen.extents.iter();
+        for (offset, value) in new.filter_map(|at| Some((*at, slots.get(&(EXTENT_DATA, *at))?))) {
             let edit = value.as_ref().map_or(Edit::Delete, |bytes| Edit::Put(self.of_log(bytes)));
             edits.insert(self.key(offset), edit);
         }
@@ -37,11 +40,7 @@ impl Content<'_> {
         if self.frozen.whole && self.item.flags & inode_flags::PREALLOC != 0 {
             self.behind_the_end(edits)?;
         }
-        member.gaps.extend(&self.frozen.gaps);
-        if !member.gaps.is_empty() {
-            self.holes(member, edits)?;
-        }
-        Ok(())
+        self.holes(&mut member.holes, edits)
     }
 
     /// The item, not of a later generation than the log.
@@ -78,30 +77,45 @@ impl Content<'_> {
         })
     }
 
-    /// Items for what is a hole now in the gaps; gaps over nothing are forgotten.
-    fn holes(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
-        let mut gaps = join(std::mem::take(&mut member.gaps));
-        let mut relevant = Vec::new();
-        for gap in gaps.drain(..) {
-            if self.committed.has_content(self.id, self.sector, &[gap])? {
-                relevant.push(gap);
+    /// Items for what is a hole now where the commit has content. Whatever becomes one is told
+    /// (`gaps`), and what was one is that no more where an extent came: so what is known of earlier
+    /// writes changes by the new gaps and the new extents alone.
+    fn holes(&self, holes: &mut Holes, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
+        if holes.is_empty() && self.frozen.gaps.is_empty() {
+            return Ok(());
+        }
+        let mut touched = BTreeSet::new();
+        for at in &self.frozen.extents {
+            match self.frozen.slots.get(&(EXTENT_DATA, *at)) {
+                Some(Some(bytes)) => {
+                    let mapped = Mapped::parse(&self.key(*at), bytes, self.sector)?;
+                    holes.cut(mapped.start, mapped.end, &mut touched);
+                }
+                // What was in the commit under the key of a hole's item.
+                _ => _ = touched.insert(*at),
             }
         }
-        let before = std::mem::take(&mut member.holes);
-        for &(start, end) in &relevant {
-            for (from, to) in self.bare(start, end)? {
-                edits.insert(self.key(from), Edit::Put(hole_item(self.generation, from, to)));
-                member.holes.insert(from);
+        for (start, end) in join(self.frozen.gaps.clone()) {
+            if self.committed.has_content(self.id, self.sector, &[(start, end)])? {
+                for (from, to) in self.bare(start, end)? {
+                    holes.add(from, to, &mut touched);
+                }
             }
         }
-        for old in before.difference(&member.holes) {
-            edits.entry(self.key(*old)).or_insert(Edit::Delete);
+        for from in touched {
+            match holes.end_of(from) {
+                Some(to) => {
+                    let item = hole_item(self.generation, from, to);
+                    edits.insert(self.key(from), Edit::Put(item));
+                }
+                None => _ = edits.entry(self.key(from)).or_insert(Edit::Delete),
+            }
         }
-        member.gaps = relevant;
         Ok(())
     }
 
-    /// The parts of [start, end) that no extent covers now.
+    /// The parts of [start, end) that no extent covers now. Where the commit has content in it, all
+    /// extents were taken.
     fn bare(&self, start: u64, end: u64) -> Result<Vec<(u64, u64)>> {
         let mut covered: Vec<(u64, u64)> = Vec::new();
         self.kept(start, end, |mapped, _| covered.push((mapped.start, mapped.end)))?;

@@ -20,6 +20,7 @@ mod closure;
 mod committed;
 mod extents;
 mod freeze;
+mod holes;
 mod project;
 mod read;
 mod replay;

@@ -5,6 +5,7 @@
 
 use super::committed::Name;
 use super::freeze::Crowded;
+use super::holes::Holes;
 use crate::ino::InodeId;
 use btrfs_disk::{Generation, Logical, TreeId};
 use btrfs_space::{Extent, Kind, Priority};
@@ -55,10 +56,9 @@ pub(crate) struct Member {
     pub names: BTreeSet<Name>,
     /// All entries that the directory gained and lost are followed.
     pub entries: bool,
-    /// Ranges that became holes over content that the commit has.
-    pub gaps: Vec<(u64, u64)>,
-    /// Offsets of the log's own items for holes.
-    pub holes: BTreeSet<u64>,
+    /// What the log's own items for holes say: where it is a hole, and the commit has content there
+    /// or beside it.
+    pub holes: Holes,
 }
 
 impl LogState {
@@ -71,7 +71,7 @@ impl LogState {
             level,
             whole: member.is_none(),
             entries: level == Level::Entries && !known,
-            content: member.is_some_and(|m| !m.gaps.is_empty()),
+            content: false,
             names: false,
         }
     }

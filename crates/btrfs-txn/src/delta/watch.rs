@@ -98,6 +98,9 @@ pub struct Frozen {
     pub item_changed: bool,
     /// `None`: deleted.
     pub slots: BTreeMap<SubKey, Option<Box<[u8]>>>,
+    /// Where extents begin that changed since the last freeze: of all that were asked for, those
+    /// that the log does not have.
+    pub extents: BTreeSet<u64>,
     /// Ranges of indexes, both ends included, whose names may be gone.
     pub gaps: Vec<(u64, u64)>,
     /// Objects that took a name of this one: the log must say both or neither.
@@ -115,6 +118,7 @@ impl Frozen {
     /// Adds what a later freeze took.
     pub fn absorb(&mut self, newer: Frozen) {
         self.slots.extend(newer.slots);
+        self.extents.extend(newer.extents);
         if newer.whole {
             self.gaps.clear();
         }
@@ -130,6 +134,7 @@ impl Frozen {
         self.whole = above.whole;
         self.item_changed |= above.item_changed;
         self.slots.extend(above.slots);
+        self.extents.extend(above.extents);
         self.gaps.extend(above.gaps);
         self.followers.extend(above.followers);
         self.left.extend(above.left);
@@ -207,6 +212,10 @@ fn take_slots(
     slots
 }
 
+fn extents_of<'a>(keys: impl Iterator<Item = &'a SubKey>) -> BTreeSet<u64> {
+    keys.filter(|(kind, _)| *kind == kind::EXTENT_DATA).map(|(_, offset)| *offset).collect()
+}
+
 impl Object {
     /// Memory that the log's notes take.
     pub(super) fn noted(&self) -> u64 {
@@ -233,8 +242,13 @@ impl Object {
         let item = (kind::INODE_ITEM, 0);
         let item_changed =
             ask.whole || changed.contains(&item) || all.whole && self.items.contains_key(&item);
+        // Where nobody noted what changed, everything may have.
+        let extents = match all.whole {
+            true => extents_of(slots.keys()),
+            false => extents_of(changed.iter()),
+        };
         let (born, whole) = (self.born, ask.whole);
-        Frozen { born, whole, item_changed, slots, gaps, followers, left }
+        Frozen { born, whole, item_changed, slots, extents, gaps, followers, left }
     }
 
     fn has_refs(&self) -> bool {
@@ -413,5 +427,23 @@ mod tests {
             assert_eq!(keys, [(kind::INODE_ITEM, 0), key]);
             assert!(LOOKED_AT.get() < 20, "{} slots were looked at", LOOKED_AT.get());
         }
+    }
+
+    /// All extents are taken where it matters what lies beside a hole; the log has the others.
+    #[test]
+    fn which_extents_changed_is_told_whatever_is_taken() {
+        let (level, no) = (Level::Inode, false);
+        let changed = Ask { level, whole: no, entries: no, content: no, names: no };
+        let (all, content) = (Ask { whole: true, ..changed }, Ask { content: true, ..changed });
+        let extents = |frozen: &Frozen| frozen.extents.iter().copied().collect::<Vec<_>>();
+        let mut object = object(&[kind::EXTENT_DATA], 4);
+        assert_eq!(extents(&object.freeze(all)), [0, 1, 2, 3]);
+        object.watch.as_mut().unwrap().note(kind::EXTENT_DATA, 2);
+        let mut frozen = object.freeze(content);
+        assert_eq!((extents(&frozen), frozen.slots.len()), (vec![2], 4));
+        object.watch.as_mut().unwrap().note(kind::EXTENT_DATA, 9);
+        frozen.absorb(object.freeze(content));
+        assert_eq!(extents(&frozen), [2, 9]);
+        assert_eq!(frozen.slots[&(kind::EXTENT_DATA, 9)], None, "it came and went");
     }
 }

@@ -47,3 +47,8 @@ pub fn now() -> usize {
 pub fn peak() -> usize {
     PEAK.load(Ordering::Relaxed)
 }
+
+/// `peak` begins anew.
+pub fn restart() {
+    PEAK.store(now(), Ordering::Relaxed);
+}

@@ -5,13 +5,14 @@
 //! may call them under its own locks, and a thread of the session sends. Messages about
 //! things that the kernel does not remember are harmless.
 
-use crate::abi::record::{NotifyInvalEntry, NotifyInvalInode, OutHeader};
+use crate::abi::record::{NotifyInvalEntry, NotifyInvalInode, NotifyStore, OutHeader};
 use crate::abi::{Wire, notify};
 use crate::device::Device;
 use crate::nodeid::NodeIds;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vfs::{Ino, Observer};
@@ -61,8 +62,22 @@ struct Queue {
 
 enum Message {
     Attributes(Ino),
-    Data { ino: Ino, offset: i64, len: i64 },
-    Name { parent: Ino, name: Vec<u8> },
+    Data {
+        ino: Ino,
+        offset: i64,
+        len: i64,
+    },
+    Name {
+        parent: Ino,
+        name: Vec<u8>,
+    },
+    /// Less than a page.
+    Zeros {
+        ino: Ino,
+        range: Range<u64>,
+    },
+    /// One that was taken back.
+    Nothing,
 }
 
 impl Notifier {
@@ -100,6 +115,26 @@ impl Notifier {
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len: u64) -> Ticket {
         let clip = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.push(Message::Data { ino, offset: clip(offset), len: clip(len) })
+    }
+
+    /// Zeros are in the kernel's page of the range from then on, which is less than a page; its size of the file is that
+    /// of their end at least. To be taken back if they come too late.
+    pub(crate) fn zeros(&self, ino: Ino, range: Range<u64>) -> Ticket {
+        self.push(Message::Zeros { ino, range })
+    }
+
+    /// A message is not sent any more. False: it was, or is being sent.
+    pub(crate) fn take_back(&self, ticket: Ticket) -> bool {
+        let mut queue = self.inner.queue.lock();
+        let first = queue.queued - queue.messages.len() as u64 + 1;
+        let place = ticket.0.checked_sub(first).and_then(|place| usize::try_from(place).ok());
+        match place.and_then(|place| queue.messages.get_mut(place)) {
+            Some(message) => {
+                *message = Message::Nothing;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Returns when the kernel has acted upon the message, nobody sends it any more, or
@@ -175,6 +210,13 @@ impl Notifier {
         match message {
             Message::Attributes(ino) => self.inval_inode(node(ino), -1, 0),
             Message::Data { ino, offset, len } => self.inval_inode(node(ino), *offset, *len),
+            Message::Zeros { ino, range } => {
+                let size = (range.end - range.start) as u32;
+                let (nodeid, offset) = (node(ino), range.start);
+                let record = NotifyStore { nodeid, offset, size, padding: 0 };
+                self.transmit(notify::STORE, &record, &[&vec![0; size as usize]]);
+            }
+            Message::Nothing => {}
             Message::Name { parent, name } => {
                 let parent = node(parent);
                 let record = NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };

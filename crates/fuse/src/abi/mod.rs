@@ -92,6 +92,7 @@ pub(crate) const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub(crate) mod notify {
     pub(crate) const INVAL_INODE: i32 = 2;
     pub(crate) const INVAL_ENTRY: i32 = 3;
+    pub(crate) const STORE: i32 = 4;
 }
 
 /// Commands in the SQE of the io_uring transport.

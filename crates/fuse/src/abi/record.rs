@@ -106,6 +106,8 @@ wire! {
     pub struct NotifyInvalInode { nodeid: u64, off: i64, len: i64 }
     /// Followed by the name and a NUL.
     pub struct NotifyInvalEntry { parent: u64, namelen: u32, flags: u32 }
+    /// Followed by the bytes.
+    pub struct NotifyStore { nodeid: u64, offset: u64, size: u32, padding: u32 }
 
     pub struct UringEntInOut { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
     pub struct UringCmdReq { flags: u64, commit_id: u64, qid: u16, padding: [u16; 3] }

@@ -21,11 +21,15 @@ impl Dispatcher {
         let arg: ReadIn = request.arg()?;
         let size = arg.size as usize;
         let ino = self.ino(request);
-        if arg.read_flags & read_flags::LOCKOWNER == 0 {
+        let cached = arg.read_flags & read_flags::LOCKOWNER == 0;
+        if cached {
             self.pages.note(ino, arg.offset, u64::from(arg.size));
         }
         self.about_to_read(ino);
         let filled = self.fs.read(ino, arg.offset, out.space(size)?)?;
+        if cached && filled < size {
+            self.end_is_read(ino, arg.offset + filled as u64);
+        }
         out.advance(filled.min(size));
         self.accessed(request, arg.flags);
         Ok(())
@@ -45,7 +49,11 @@ impl Dispatcher {
         if !past_cache {
             self.pages.note(ino, arg.offset, len);
         }
+        let end = if cached { None } else { self.known_end(ino) };
         let result = self.fs.write(&cx, ino, arg.offset, data, flags);
+        if let Ok(written) = result {
+            self.grown(request, ino, end, arg.offset, arg.offset + written as u64);
+        }
         // Also after a failure: a part may have been written.
         if past_cache && let Some(ticket) = self.pages.end(ino, arg.offset, len, &self.notifier) {
             self.waiters.wait(request.origin, ticket, &self.notifier);
@@ -85,8 +93,14 @@ impl Dispatcher {
         let ino = self.ino(request);
         let mode = fallocate_mode(arg.mode as i32)?;
         self.kill_priv_unasked(request, ino)?;
+        let end = self.known_end(ino);
         let done = self.fs.fallocate(&request.context(0), ino, mode, arg.offset, arg.length);
-        Ok(done.inspect_err(|_| self.may_have_changed(ino, arg.offset, arg.length))?)
+        done.inspect_err(|_| self.may_have_changed(ino, arg.offset, arg.length))?;
+        if grows(mode) {
+            let new = arg.offset.saturating_add(arg.length);
+            self.grown(request, ino, end, new, new);
+        }
+        Ok(())
     }
 
     /// Of a change that failed the kernel believes that nothing came of it: its pages stay, and the size.
@@ -135,8 +149,10 @@ impl Dispatcher {
         let cx = request.context(0);
         let len = arg.len.min(most);
         self.kill_priv_unasked(request, to)?;
+        let end = self.known_end(to);
         let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len);
         let done = *copied.as_ref().unwrap_or(&0);
+        self.grown(request, to, end, arg.off_out, arg.off_out.saturating_add(done));
         // What ends before its source does met an error, and may have done more.
         let ended = || self.fs.getattr(from).is_ok_and(|attr| arg.off_in + done >= attr.size);
         if copied.is_err() || done < len && !ended() {
@@ -155,6 +171,10 @@ fn is_direct(arg: &WriteIn) -> bool {
 /// in spite of O_DIRECT, and holds those pages locked; only the other ones name an owner.
 fn is_past_cache(arg: &WriteIn) -> bool {
     is_direct(arg) && arg.write_flags & write_flags::LOCKOWNER != 0
+}
+
+fn grows(mode: FallocateMode) -> bool {
+    matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange { keep_size: false })
 }
 
 fn fallocate_mode(mode: i32) -> Answer<FallocateMode> {

@@ -35,12 +35,16 @@ impl Dispatcher {
             }
         }
         self.owners.give(&mut set)?;
+        let end = set.size.and_then(|_| self.known_end(ino));
         let done = self.fs.setattr(&request.context(0), ino, &set);
         if done.is_err() && set.size.is_some() {
             // To the end of the file, however long that is.
             self.may_have_changed(ino, 0, 0);
         }
         let attr = done?;
+        if let Some(size) = set.size {
+            self.grown(request, ino, end, size, size);
+        }
         let lasts = self.fs.lasts(ino, moment) && self.blocks_last(&attr);
         out.put(&reply::attr_out(&self.shown(&attr), lasts))
     }

@@ -51,7 +51,7 @@
 //! for `Notifier`: the file system gets it as its `vfs::Observer`.
 //!
 //! Pages that an asynchronous direct write leaves behind: `pages`; pages that the kernel has not sent, over
-//! holes: `mapped`.
+//! holes: `mapped`; what is in a page behind the end of a file that grows: `behind_end`.
 //!
 //! Where the file system says that answers do not last (a subvolume into which it receives a stream),
 //! nothing of them is given for ever, and it tells of content and listings that changed (`unsettled`).
@@ -59,6 +59,7 @@
 //! Negative names are cached for ever too: only the kernel makes names in this mount,
 //! and it replaces or drops the negative entry when it does.
 
+mod behind_end;
 mod caller;
 mod control;
 mod counters;
@@ -67,6 +68,7 @@ mod dir;
 mod failure;
 mod init;
 mod inode;
+mod inodes;
 mod ioctl;
 mod listings;
 mod mapped;
@@ -129,6 +131,8 @@ pub(crate) struct Dispatcher {
     polling: Arc<Polling>,
     pages: pages::Pages,
     notes: Arc<unsettled::Notes>,
+    /// Files whose end, within a page, the kernel has READ.
+    ends: inodes::Inodes,
     waiters: pages::Waiters,
     waits: waits::Waits,
     listings: listings::Listings,
@@ -140,6 +144,8 @@ pub(crate) struct Dispatcher {
     /// Some files refuse those who would write: each open is asked for.
     refuses_writers: bool,
     writeback: bool,
+    /// Bytes of a page of the kernel's.
+    page: u64,
     owners: Owners,
     callers: Arc<dyn Callers>,
     /// What the file system does beyond the table of `ioctl`.
@@ -198,6 +204,7 @@ impl Dispatcher {
             polling: polling.clone(),
             pages: pages::Pages::new(),
             notes: Arc::default(),
+            ends: inodes::Inodes::default(),
             waiters: pages::Waiters::new(queues),
             waits: waits::Waits::default(),
             listings: listings::Listings::default(),
@@ -206,6 +213,7 @@ impl Dispatcher {
             open_errors: config.open_errors,
             refuses_writers,
             writeback: config.writeback,
+            page: u64::from(crate::sys::page_size()),
             owners: config.owners,
             callers: config.callers.clone(),
             control: config.control.clone().map(|control| control.0),

@@ -54,7 +54,9 @@ impl Dispatcher {
     fn forget_node(&self, nodeid: u64, count: u64) {
         // The root's first reference belongs to the mount and was never counted.
         if nodeid != ROOT_ID && count != 0 && !self.is_closed() {
-            self.fs.forget(self.nodes.to_ino(nodeid), count);
+            let ino = self.nodes.to_ino(nodeid);
+            self.ends.take(ino);
+            self.fs.forget(ino, count);
         }
     }
 

@@ -1,0 +1,78 @@
+"""What is said of files of a mount into which a program has stored through a map.
+
+    beside_maps.py WHAT DIRECTORY
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+
+what, top = sys.argv[1], sys.argv[2]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def new(name, content):
+    file = os.open(f"{top}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    os.write(file, content)
+    return file
+
+
+def mapped(file):
+    """A whole page: Python's own maps end with the file."""
+    at = libc.mmap(None, 4096, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    assert at != ctypes.c_void_p(-1).value
+    return at
+
+
+def call(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "a call")
+
+
+def copy(file, to):
+    source = new("source", b"S" * 4096)
+    os.unlink(f"{top}/source")
+    assert os.copy_file_range(source, file, 4096, 0, to) == 4096
+
+
+GROWTH = {
+    "truncate": lambda file, near: os.ftruncate(file, 105 if near else 8192),
+    "page": lambda file, near: os.ftruncate(file, 4096),
+    "write": lambda file, near: os.pwrite(file, b"E", 200 if near else 9000),
+    "append": lambda file, near: os.pwrite(file, b"E", 100),
+    "over": lambda file, near: os.pwrite(file, b"E" * 20, 90),
+    "fallocate": lambda file, near: call(libc.fallocate(file, 0, 0, 200 if near else 9000)),
+    "zeros": lambda file, near: call(libc.fallocate(file, 16, 150, 50 if near else 9000)),
+    "keep": lambda file, near: call(libc.fallocate(file, 1, 0, 9000)),
+    "copy": lambda file, near: copy(file, 4096 if near else 16384),
+    "cut": lambda file, near: (os.ftruncate(file, 50), os.ftruncate(file, 200)),
+}
+
+
+def behind():
+    """A store behind the end, then a growth; whoever reads afterwards, and stores that come behind it."""
+    for how, grow in GROWTH.items():
+        for near in (True, False):
+            for again in (False, True):
+                name = f"{how}-{near}-{again}"
+                file = new(name, b"X" * 100)
+                at = mapped(file)
+                ctypes.memmove(at + 100, b"YYYYYYYYYYYYYYYYYYYYYYYYYYYYYYYYYY", 34)
+                ctypes.memmove(at + 10, b"stored", 6)
+                grow(file, near)
+                if again:
+                    ctypes.memmove(at + 102, b"later", 5)
+                print(name, os.fstat(file).st_size, os.pread(file, 40, 96), os.pread(file, 16, 4))
+                os.fsync(file)
+                libc.munmap(at, 4096)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                print(name, os.pread(file, 40, 96), os.pread(file, 16, 4), os.pread(file, 9, 196))
+                os.close(file)
+
+
+{"behind": behind}[what]()

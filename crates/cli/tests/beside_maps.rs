@@ -1,0 +1,45 @@
+//! What programs store through shared maps, beside calls that the kernel answers, or passes on, without having sent
+//! it: the kernel's own mount is asked the same, by the same script.
+//!
+//! `writeback` holds writes as maps hold stores, and is asked the same where that is promised.
+
+mod common;
+
+use common::mount::{Mount, lacks_fuse};
+use common::streams::shell;
+use common::{Image, assert_clean};
+use testkit::oracle::KernelMount;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/beside_maps.py");
+
+/// What the script says of a mount of the image, or of the kernel's own.
+fn asked(what: &str, dir: &str) -> String {
+    shell(&format!("mkdir {dir}/{what}; python3 {SCRIPT} {what} {dir}/{what}"))
+}
+
+fn as_in_the_kernel(what: &str, options: &str) {
+    testkit::require!(kernel_btrfs);
+    for transport in common::mount::TRANSPORTS {
+        if lacks_fuse(transport) {
+            continue;
+        }
+        let image = Image::new(&format!("beside-{what}-{transport}"));
+        let kernel = KernelMount::new(&image.path, "noatime").unwrap();
+        let expected = asked(what, &kernel.path().display().to_string());
+        shell(&format!("rm -r {}/{what}", kernel.path().display()));
+        kernel.unmount().unwrap();
+        let mount = Mount::new(&image, &format!("transport={transport}{options}"));
+        let said = asked(what, &mount.word());
+        mount.umount();
+        for (said, expected) in said.lines().zip(expected.lines()) {
+            assert_eq!(said, expected, "{transport}{options}");
+        }
+        assert_eq!(said.len(), expected.len(), "{transport}{options}");
+        assert_clean(&image.path);
+    }
+}
+
+#[test]
+fn what_is_stored_behind_the_end_is_no_content_when_the_file_grows() {
+    as_in_the_kernel("behind", "");
+}

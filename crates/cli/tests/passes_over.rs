@@ -141,6 +141,15 @@ fn a_tree_is_merged_beside_a_subvolume_at_its_limit() {
     }
 }
 
+/// Mode, and whether it is as old as its source.
+fn given(image: &Image) -> [(String, bool); 3] {
+    ["d", "d/e", "d/e/early"].map(|name| {
+        let told = json(&fine(&["stat", "--json", &image.at(&format!("/to/a/{name}"))]));
+        let is_old = told[0]["mtime"].as_str().unwrap().starts_with("2001-");
+        (told[0]["mode"].as_str().unwrap().to_owned(), is_old)
+    })
+}
+
 /// What a subvolume at its limit has no room for leaves directories behind, and files in front of it: with what they would
 /// have if all had come, be it from this machine, from another volume or from the same.
 #[test]
@@ -179,17 +188,12 @@ fn directories_of_a_copy_that_ends_are_given_what_they_are_due() {
         );
         let (code, told) = failing(&["cp", "-r", rule, &source, &image.at("/to")]);
         assert!(code == 1 && told.contains("/d/e/x: quota exceeded"), "{told}");
-        let found = ["d", "d/e", "d/e/early"].map(|name| {
-            let told = json(&fine(&["stat", "--json", &image.at(&format!("/to/a/{name}"))]));
-            let is_old = told[0]["mtime"].as_str().unwrap().starts_with("2001-");
-            (told[0]["mode"].as_str().unwrap().to_owned(), is_old)
-        });
         let expected = match rule {
             "-r" => [("3771", true), ("2750", true), ("4711", false)],
             _ => [("0751", false), ("0750", false), ("0711", false)],
         };
         let expected = expected.map(|(mode, is_old)| (mode.to_owned(), is_old));
-        assert_eq!(found, expected, "from {source} by {rule}");
+        assert_eq!(given(&image), expected, "from {source} by {rule}");
         assert_clean(&image.path);
     }
 }

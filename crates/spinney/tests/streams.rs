@@ -297,11 +297,42 @@ fn a_clone_does_not_feed_on_itself() {
     }
 }
 
+const HUGE: u64 = 1 << 50;
+
+/// Of `from`, which has `content` in these places, and nothing else up to `HUGE`.
+const PLACES: [u64; 3] = [0, HUGE / 4 + 5, HUGE - 64 * 1024];
+
+/// `to` has `content`, and gets `len` bytes of `from`.
+fn with_clone(content: &[u8], from_offset: u64, offset: u64, len: u64) -> spinney::Result<Volume> {
+    let volume = guarded();
+    let write = |path, offset| Command::Write { path, offset, data: content };
+    let mut commands = vec![
+        Command::MkFile { path: b"from", ino: 257 },
+        Command::Truncate { path: b"from", size: HUGE },
+        Command::MkFile { path: b"to", ino: 258 },
+        write(b"to", 0),
+    ];
+    commands.extend(PLACES.map(|at| write(b"from", at)));
+    let from_path = b"from";
+    commands.push(Command::Clone {
+        path: b"to",
+        offset,
+        len,
+        from: ORIGIN,
+        from_path,
+        from_offset,
+    });
+    play(&volume, &stream(&commands)).map(|()| volume)
+}
+
 /// No sector begins where it is taken from, so nothing is shared: zeros were written for all that has nothing.
 #[test]
 fn a_clone_of_a_huge_hole_is_one_wherever_it_begins() {
-    const HUGE: u64 = 1 << 50;
     let content: Vec<u8> = (0..64 << 10).map(|n| (n * 7 + n / 4096) as u8 | 1).collect();
+    let byte = |at: u64| {
+        let found = PLACES.iter().find_map(|place| content.get(at.checked_sub(*place)? as usize));
+        found.copied().unwrap_or(0)
+    };
     for (from_offset, offset, len) in [
         (1, 0, HUGE - 1),
         (4097, 8191, HUGE / 2),
@@ -310,53 +341,26 @@ fn a_clone_of_a_huge_hole_is_one_wherever_it_begins() {
         (100 << 10, 5000, 20_000),
         (100 << 10, 5000, 60_000),
     ] {
-        let volume = guarded();
-        let ends = [HUGE / 4 + 5, HUGE - 64 * 1024];
-        let mut commands = vec![
-            Command::MkFile { path: b"from", ino: 257 },
-            Command::Write { path: b"from", offset: 0, data: &content },
-            Command::Truncate { path: b"from", size: HUGE },
-            Command::MkFile { path: b"to", ino: 258 },
-            Command::Write { path: b"to", offset: 0, data: &content },
-        ];
-        commands.extend(ends.map(|offset| Command::Write {
-            path: b"from",
-            offset,
-            data: &content,
-        }));
-        commands.push(Command::Clone {
-            path: b"to",
-            offset,
-            len,
-            from: ORIGIN,
-            from_path: b"from",
-            from_offset,
-        });
         let what = format!("{len} bytes from {from_offset} to {offset}");
-        play(&volume, &stream(&commands)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let volume = with_clone(&content, from_offset, offset, len);
+        let volume = volume.unwrap_or_else(|error| panic!("{what}: {error}"));
         let meta = volume.metadata("in/snap/to").unwrap();
         assert_eq!(meta.len(), (offset + len).max(content.len() as u64), "{what}");
         // All that has content, and some sectors at its ends.
         let stored = meta.stored_bytes();
         assert!(stored <= 4 * (64 << 10) + 10 * 4096, "{what}: {stored}");
-        let byte = |at: u64| {
-            let parts = [0].into_iter().chain(ends);
-            let found = parts.map(|from| at.wrapping_sub(from)).find(|n| *n < content.len() as u64);
-            found.map_or(0, |n| content[n as usize])
-        };
         let to = volume.open_path("in/snap/to").unwrap();
-        let moved = ends.map(|at| at + offset - from_offset);
+        let moved = [1, 2].map(|n: usize| PLACES[n] + offset - from_offset);
         for place in [offset, offset + len, moved[0], moved[1]] {
             let start = place.saturating_sub(100_000);
             let mut found = vec![0xdd; 200_000];
             let read = to.read_at(start, &mut found).unwrap();
-            found.truncate(read);
-            for (at, found) in (start..).zip(found) {
+            for (at, found) in (start..).zip(&found[..read]) {
                 let expected = match at.checked_sub(offset).filter(|n| *n < len) {
                     Some(n) => byte(from_offset + n),
                     None => content.get(at as usize).copied().unwrap_or(0),
                 };
-                assert_eq!(found, expected, "{what}: at {at}");
+                assert_eq!(*found, expected, "{what}: at {at}");
             }
         }
     }

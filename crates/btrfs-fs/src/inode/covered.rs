@@ -29,10 +29,12 @@ impl Covered {
 
     /// The range became dirty, or what lies below it changed.
     pub(crate) fn note(&mut self, range: Range<u64>) {
-        let places = self.fresh.len();
+        if self.fresh.len() == MOST_FRESH {
+            self.fresh.clear();
+            self.fresh.push(0..u64::MAX);
+        }
         match self.fresh.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
-            _ if places == MOST_FRESH => self.fresh = vec![0..u64::MAX],
             _ => self.fresh.push(range),
         }
     }

@@ -10,8 +10,8 @@ use super::truncate::{
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{
-    AT_A_TIME, Mapped, drop_range, insert_regular, map_first, map_parts, map_range, map_stored,
-    put_hole, sectors_of, sectors_within,
+    AT_A_TIME, Mapped, drop_range, insert_regular, map_first, map_parts, map_range, map_step,
+    map_stored, put_hole, sectors_of, sectors_within,
 };
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
@@ -23,7 +23,7 @@ use btrfs_space::{DataReservation, Extent};
 use btrfs_txn::Defect;
 use inode_index::Ref;
 use std::ops::Range;
-use vfs::{Errno, FallocateMode, Ino, Result};
+use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 
 /// Longest preallocated extent, in bytes, as the kernel's btrfs.
 const PREALLOC_MAX: u64 = 256 << 20;
@@ -243,7 +243,7 @@ fn punch(
     if first > last {
         return zero_part(engine, inode, state, start, end, budget).map(|()| Done::All);
     }
-    let (mapped, next) = stored_from(engine, inode.id, first, last)?;
+    let (mapped, next) = items_from(engine, inode.id, first, last)?;
     // What is unwritten is gone once there is room to drop what lies below it, and not before.
     let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
         return Ok(Done::Nothing);
@@ -256,11 +256,11 @@ fn punch(
     if mapped.is_empty() {
         clear(engine, inode, state, first, last)?;
     }
-    drop_stored(engine, inode, state, (first, last), (mapped, next), room)
+    drop_items(engine, inode, state, (first, last), (mapped, next), room)
 }
 
-/// Makes whole sectors a hole step by step; `mapped` are the first extents, those before `next`.
-fn drop_stored<'e>(
+/// Makes whole sectors a hole step by step; `mapped` are the first items, those before `next`.
+fn drop_items<'e>(
     engine: &'e Engine,
     inode: &Ref<Inode>,
     state: &mut State,
@@ -276,7 +276,7 @@ fn drop_stored<'e>(
         clear(engine, inode, state, at, stop)?;
         at = stop;
         if done == mapped.len() && at < last {
-            ((mapped, next), done) = (stored_from(engine, inode.id, at, last)?, 0);
+            ((mapped, next), done) = (items_from(engine, inode.id, at, last)?, 0);
             if mapped.is_empty() {
                 clear(engine, inode, state, at, last)?;
             }
@@ -287,7 +287,13 @@ fn drop_stored<'e>(
     Ok(Done::All)
 }
 
-/// The first extents in [start, end), without holes, and where the next one begins.
+/// The first extent items in [start, end), and where the next one begins. Holes are among them, of which a volume
+/// without NO_HOLES can have as many.
+fn items_from(engine: &Engine, id: InodeId, start: u64, end: u64) -> Result<(Vec<Mapped>, u64)> {
+    map_step(&engine.core.view(), id, engine.core.sector(), (start, end), AT_A_TIME).fs()
+}
+
+/// Of those the extents.
 fn stored_from(engine: &Engine, id: InodeId, start: u64, end: u64) -> Result<(Vec<Mapped>, u64)> {
     map_stored(&engine.core.view(), id, engine.core.sector(), (start, end), AT_A_TIME).fs()
 }
@@ -410,7 +416,9 @@ fn fill_gap(
         if room.bytes() < engine.core.sector() {
             return Ok(false);
         }
-        let want = (end - at).min(PREALLOC_MAX);
+        // In place of so many items for holes at most.
+        let (_, next) = items_from(engine, inode.id, at, end.min(at + PREALLOC_MAX))?;
+        let want = next - at;
         let extent = engine.reservations.allocated(room.alloc(
             &engine.core.space,
             want,
@@ -420,11 +428,14 @@ fn fill_gap(
         let op = engine.core.begin();
         let stop = at + extent.len;
         let mapped = map_range(&op.view, inode.id, engine.core.sector(), at, stop).fs()?;
-        drop_range(&op, inode.id, state, &mapped, at, stop)?;
         op.allocate(extent, (inode.id.tree, inode.id.objectid, at)).fs()?;
         let fields = prealloc_fields(op.generation().0, &extent);
         let kind = FileExtentKind::Prealloc;
-        insert_regular(&op, inode.id, state, at, kind, Compression::None, fields);
+        op.run(|| {
+            drop_range(&op, inode.id, state, &mapped, at, stop)?;
+            insert_regular(&op, inode.id, state, at, kind, Compression::None, fields);
+            Ok::<_, FsError>(())
+        })?;
         state.item.flags |= inode_flags::PREALLOC;
         put_inode(&op, inode.id, state);
         at = stop;

@@ -83,3 +83,79 @@ fn few_items_for_holes_go_in_one_operation() {
         common::check_device(device, true, btrfs_check::Severity::Note);
     }
 }
+
+/// A file grows over what was allocated behind its end, piece by piece.
+#[test]
+fn few_gaps_become_holes_at_once() {
+    let (device, fs) = a_volume(false);
+    let ino = common::new_file(&fs, "file", &[]);
+    for n in 0..ITEMS {
+        fs.fallocate(&CX, ino, FallocateMode::KeepSize, (2 * n + 1) * SECTOR, SECTOR)
+            .expect("keep");
+    }
+    fs.sync().expect("sync");
+    let _before = most_mapped();
+    resize(&fs, ino, 2 * END + SECTOR);
+    let most = most_mapped();
+    assert!((1..FEW).contains(&most), "{most} at once");
+    let blocks = fs.getattr(ino).expect("there").blocks;
+    assert_eq!(blocks, END / 512);
+    fs.destroy().expect("close");
+    common::judge_image(&device.image());
+    common::check_device(device, true, btrfs_check::Severity::Note);
+}
+
+/// A file of many extents that lie apart.
+fn of_many_extents(fs: &BtrfsFs) -> Ino {
+    let ino = common::new_file(fs, "file", &[]);
+    for n in 0..ITEMS {
+        fs.write(&CX, ino, n * 2 * SECTOR, &[7; SECTOR as usize], Default::default())
+            .expect("write");
+    }
+    fs.sync().expect("sync");
+    ino
+}
+
+#[test]
+fn few_extents_are_looked_at_together_after_a_crash() {
+    type Change = fn(&BtrfsFs, Ino);
+    let changes: [(&str, Change, u64); 2] = [
+        ("cut", |fs, ino| resize(fs, ino, 100), 100),
+        (
+            "punch",
+            |fs, ino| {
+                let end = 2 * END - SECTOR;
+                fs.fallocate(&CX, ino, FallocateMode::PunchHole, SECTOR, end).expect("punch");
+            },
+            2 * END - SECTOR,
+        ),
+    ];
+    for (what, change, size) in changes {
+        let (device, fs) = a_volume(true);
+        let ino = of_many_extents(&fs);
+        change(&fs, ino);
+        let commits = common::stat(&fs, "commit.count");
+        fs.fsync(ino, false).expect("fsync");
+        assert_eq!(common::stat(&fs, "commit.count"), commits, "{what}: the log has it");
+        let crashed = Arc::new(SimDevice::new(device.image()));
+        let _before = most_mapped();
+        let fs = mount(crashed.clone());
+        let most = most_mapped();
+        assert!((1..FEW).contains(&most), "{what}: {most} at once");
+        let attr = fs.getattr(ino).expect("there");
+        assert_eq!((attr.size, attr.blocks), (size, SECTOR / 512), "{what}");
+        fs.destroy().expect("close");
+        common::check_device(crashed, true, btrfs_check::Severity::Note);
+    }
+}
+
+/// What a reader of the sharing asks for is told of all of them.
+#[test]
+fn stored_ranges_are_told_of_a_few_at_a_time() {
+    let (_device, fs) = a_volume(true);
+    let ino = of_many_extents(&fs);
+    let _before = most_mapped();
+    assert_eq!(fs.stored(ino).expect("told").len() as u64, ITEMS);
+    let most = most_mapped();
+    assert!((1..FEW).contains(&most), "{most} at once");
+}

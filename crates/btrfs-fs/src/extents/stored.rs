@@ -1,6 +1,6 @@
 //! Which ranges of which extents a file's content is: what copies share can be told by it.
 
-use super::map::{MappedKind, map_range};
+use super::map::{Mapped, MappedKind, map_parts};
 use crate::error::IntoFs;
 use crate::inode::Inode;
 use btrfs_txn::Core;
@@ -23,14 +23,17 @@ pub(crate) fn stored(core: &Core, inode: &Inode) -> Result<Vec<Stored>> {
     if state.item.mode & vfs::mode::S_IFMT != vfs::mode::S_IFREG {
         return Ok(Vec::new());
     }
-    let mapped = map_range(&core.view(), inode.id, core.sector(), 0, u64::MAX).fs()?;
-    let ranges = mapped.into_iter().filter_map(|mapped| match mapped.kind {
-        MappedKind::Extent { fields, .. } if fields.disk_bytenr.0 != 0 => Some(Stored {
-            extent: fields.disk_bytenr.0,
-            start: fields.offset,
-            len: fields.num_bytes,
-        }),
-        _ => None,
-    });
-    Ok(ranges.collect())
+    let mut ranges = Vec::new();
+    let take = |mapped: &[Mapped]| {
+        ranges.extend(mapped.iter().filter_map(stored_range));
+        true
+    };
+    map_parts(&core.view(), inode.id, core.sector(), (0, u64::MAX), take).fs()?;
+    Ok(ranges)
+}
+
+fn stored_range(mapped: &Mapped) -> Option<Stored> {
+    let MappedKind::Extent { fields, .. } = &mapped.kind else { return None };
+    let (start, len) = (fields.offset, fields.num_bytes);
+    (!mapped.is_hole()).then_some(Stored { extent: fields.disk_bytenr.0, start, len })
 }

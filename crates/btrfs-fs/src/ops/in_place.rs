@@ -16,7 +16,7 @@ use super::io::{
 use super::truncate::tail_to_zero;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{self, map_range, sectors_of};
+use crate::extents::{self, map_first, sectors_of};
 use crate::inode::{Inode, State};
 use crate::reserve::cost::{self, IN_PLACE_BYTES, IN_PLACE_ITEMS};
 use crate::writeback::{Own, WriteMode, is_inline, store_in_own};
@@ -137,8 +137,16 @@ fn may_have_space(
         return Ok(state.item.flags & HAVE_SPACE != 0);
     }
     let range = sectors_of(engine.core.sector(), start, end);
-    let own = engine.writeback.own(inode.id, &state, (range.start, range.end))?;
-    Ok(own.runs.first() == Some(&range))
+    let mut at = range.start;
+    while at < range.end {
+        let stop = range.end.min(at + IN_PLACE_BYTES);
+        let own = engine.writeback.own(inode.id, &state, (at, stop))?;
+        if own.runs.first() != Some(&(at..stop)) {
+            return Ok(false);
+        }
+        at = stop;
+    }
+    Ok(!range.is_empty())
 }
 
 /// Where a step from `at` on ends, and how many items it takes.
@@ -147,8 +155,9 @@ fn step_from(engine: &Engine, inode: &Ref<Inode>, at: u64, end: u64) -> Result<(
     let end = end.min(at / sector * sector + IN_PLACE_BYTES);
     let range = sectors_of(sector, at, end);
     let _still = inode.read()?;
-    let mapped = map_range(&engine.core.view(), inode.id, sector, range.start, range.end).fs()?;
     let most = IN_PLACE_ITEMS as usize;
+    let range = (range.start, range.end);
+    let mapped = map_first(&engine.core.view(), inode.id, sector, range, most + 1).fs()?;
     let stop = mapped.get(most).map_or(end, |next| next.start.min(end));
     Ok((stop, mapped.len().min(most)))
 }

@@ -11,7 +11,7 @@ use super::truncate::zero_tail;
 use super::xattr::drop_capability;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{self, map_range, put_hole, sectors_of, sectors_within};
+use crate::extents::{self, AT_A_TIME, Mapped, map_step, put_hole, sectors_of, sectors_within};
 use crate::inode::{Heard, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
@@ -327,27 +327,38 @@ pub(crate) fn hole_to(
     if start >= end {
         return Ok(());
     }
-    let gaps = gaps_in(engine, inode, start, end)?;
-    let put = |holes: &[Range<u64>]| {
-        let op = engine.core.begin();
-        holes.iter().for_each(|hole| put_hole(&op, inode.id, hole.start, hole.end));
-    };
-    let (first, more) = gaps.split_at(gaps.len().min(1));
-    put(first);
-    for holes in more.chunks(cost::SMALL_STEP as usize) {
-        let _room = engine.reservations.hold(cost::holes(holes.len() as u64), Priority::Normal)?;
-        put(holes);
+    let (mut at, mut has_room) = (start, true);
+    while at < end {
+        let (view, sector) = (engine.core.view(), engine.core.sector());
+        let (mapped, next) = map_step(&view, inode.id, sector, (at, end), AT_A_TIME).fs()?;
+        drop(view);
+        let gaps = gaps_in(&mapped, at, next);
+        let (first, more) = gaps.split_at(gaps.len().min(usize::from(has_room)));
+        put_holes(engine, inode, first);
+        has_room &= first.is_empty();
+        for holes in more.chunks(cost::SMALL_STEP as usize) {
+            let cost = cost::holes(holes.len() as u64);
+            let _room = engine.reservations.hold(cost, Priority::Normal)?;
+            put_holes(engine, inode, holes);
+        }
+        at = next;
     }
     Ok(())
 }
 
-/// What has no item.
-fn gaps_in(engine: &Engine, inode: &Ref<Inode>, start: u64, end: u64) -> Result<Vec<Range<u64>>> {
-    let mapped = map_range(&engine.core.view(), inode.id, engine.core.sector(), start, end).fs()?;
+fn put_holes(engine: &Engine, inode: &Inode, holes: &[Range<u64>]) {
+    if !holes.is_empty() {
+        let op = engine.core.begin();
+        holes.iter().for_each(|hole| put_hole(&op, inode.id, hole.start, hole.end));
+    }
+}
+
+/// What of [start, end) none of these has.
+fn gaps_in(mapped: &[Mapped], start: u64, end: u64) -> Vec<Range<u64>> {
     let ends = mapped.iter().map(|extent| extent.end);
     let begins = mapped.iter().map(|extent| extent.start);
     let gaps = std::iter::once(start).chain(ends).zip(begins.chain([end]));
-    Ok(gaps.filter(|(from, to)| from < to).map(|(from, to)| from..to).collect())
+    gaps.filter(|(from, to)| from < to).map(|(from, to)| from..to).collect()
 }
 
 /// Set-group-ID goes with group execution, or if `sgid`.

@@ -7,8 +7,9 @@
 use super::sums::Wanted;
 use super::{Replay, claim};
 use crate::error::IntoFs;
-use crate::extents::{drop_range, insert_regular, map_range};
+use crate::extents::{AT_A_TIME, drop_range, insert_regular, map_step};
 use crate::ino::InodeId;
+use crate::inode::State;
 use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
@@ -37,8 +38,7 @@ impl Replay<'_> {
             FileExtent::Extent { fields, .. } => fields.num_bytes,
         };
         let end = start.saturating_add(len);
-        let mapped = map_range(&self.op.view, id, sector, start, end).fs()?;
-        drop_range(&self.op, id, &mut state, &mapped, start, end)?;
+        self.drop_extents(id, &mut state, start, end)?;
         self.done.extents += 1;
         match logged {
             FileExtent::Inline { ram_bytes, .. } => {
@@ -67,6 +67,24 @@ impl Replay<'_> {
         }
         self.put(id, state);
         Ok(())
+    }
+
+    /// What the file has in [start, end) goes, a part at a time. True if there was anything.
+    pub(super) fn drop_extents(
+        &self,
+        id: InodeId,
+        state: &mut State,
+        start: u64,
+        end: u64,
+    ) -> Result<bool> {
+        let (mut at, mut any, sector) = (start, false, self.core.sector());
+        while at < end {
+            let (mapped, next) = map_step(&self.op.view, id, sector, (at, end), AT_A_TIME).fs()?;
+            any |= !mapped.is_empty();
+            drop_range(&self.op, id, state, &mapped, start, end)?;
+            at = next;
+        }
+        Ok(any)
     }
 
     /// Nobody reads by the generation, but a check complains of one to come: that of a crafted log

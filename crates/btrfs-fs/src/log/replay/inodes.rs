@@ -3,7 +3,6 @@
 
 use super::Replay;
 use crate::error::IntoFs;
-use crate::extents::{drop_range, map_range};
 use crate::ino::InodeId;
 use btrfs_disk::items::{DirItem, InodeItem};
 use btrfs_disk::key::kind;
@@ -86,12 +85,9 @@ impl Replay<'_> {
         let mut state = self.state(id)?;
         let sector = self.core.sector();
         let from = state.item.size.next_multiple_of(sector);
-        let mapped = map_range(&self.op.view, id, sector, from, u64::MAX).fs()?;
-        if mapped.is_empty() {
-            return Ok(());
+        if self.drop_extents(id, &mut state, from, u64::MAX)? {
+            self.put(id, state);
         }
-        drop_range(&self.op, id, &mut state, &mapped, from, u64::MAX)?;
-        self.put(id, state);
         Ok(())
     }
 

@@ -303,3 +303,34 @@ fn sum(a: ActionCost, b: ActionCost) -> ActionCost {
         sums: a.sums + b.sums,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It ended with the commit that found no room; who wants it still asks anew.
+    #[test]
+    fn what_nobody_waits_for_is_not_taken_over() {
+        let move_nothing = || {
+            let what = MoveNodes {
+                range: 0..0,
+                content: Vec::new(),
+                limit: 0,
+                references: 0,
+                leaves: Default::default(),
+            };
+            Move::new(what, Vec::new())
+        };
+        let cost = ActionCost { places: 1, ..ActionCost::default() };
+        let (ended, wanted) = (move_nothing(), move_nothing());
+        let [below, above] = [(); 2].map(|()| TreeActions::default());
+        below.add(TreeAction::Move(ended.clone()), cost);
+        below.add(TreeAction::OtherDefault, cost);
+        above.add(TreeAction::Move(wanted), cost);
+        assert!(ended.end().is_none());
+        let joined = TreeActions::joined(&below, &above);
+        assert_eq!((joined.list().len(), joined.cost().places), (2, 2));
+        let such = |action: &TreeAction| matches!(action, TreeAction::Move(it) if it.is_wanted());
+        assert!(joined.list().iter().any(such));
+    }
+}

@@ -4,8 +4,10 @@
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
+import struct
 import sys
 
 what, top = sys.argv[1], sys.argv[2]
@@ -75,4 +77,71 @@ def behind():
                 os.close(file)
 
 
-{"behind": behind}[what]()
+def listed(at, directory):
+    """Names behind a position, by a descriptor of its own."""
+    file = os.open(directory, os.O_RDONLY)
+    os.lseek(file, at, os.SEEK_SET)
+    room = ctypes.create_string_buffer(65536)
+    names, left = [], libc.syscall(217, file, room, len(room))
+    while left > 0:
+        here = 0
+        while here < left:
+            _, after, length, _ = struct.unpack_from("<QqHB", room.raw, here)
+            names.append((room.raw[here + 19 : here + length].split(b"\0")[0].decode(), after))
+            here += length
+        left = libc.syscall(217, file, room, len(room))
+    os.close(file)
+    return names
+
+
+CHANGES = {
+    "unlink": lambda d: os.unlink(f"{d}/n5"),
+    "rmdir": lambda d: os.rmdir(f"{d}/d"),
+    "rename": lambda d: os.rename(f"{d}/n5", f"{d}/n6"),
+    "out": lambda d: os.rename(f"{d}/n5", f"{top}/out"),
+    "in": lambda d: os.rename(f"{top}/out", f"{d}/in"),
+    "mknod": lambda d: os.mknod(f"{d}/new"),
+    "mkdir": lambda d: os.mkdir(f"{d}/new"),
+    "symlink": lambda d: os.symlink("to", f"{d}/new"),
+    "link": lambda d: os.link(f"{d}/n1", f"{d}/new"),
+}
+
+
+def listing():
+    """A position that was kept, and what comes behind it when the directory has changed."""
+    for how, change in CHANGES.items():
+        d = f"{top}/{how}"
+        os.mkdir(d)
+        for number in range(10):
+            os.mknod(f"{d}/n{number}")
+        os.mkdir(f"{d}/d")
+        for _ in range(2):
+            whole = listed(0, d)
+        at = dict(whole)["n3"]
+        change(d)
+        print(how, [name for name, _ in listed(at, d)])
+        os.mknod(f"{d}/newer")
+        print(how, [name for name, _ in listed(at, d)])
+
+
+def verity():
+    """Stores, and writes, before a file is closed to changes: those are in it, and nothing else is read afterwards."""
+    for how in ("store", "write"):
+        file = new(how, b"X" * 100)
+        os.fsync(file)
+        at = mapped(file)
+        if how == "store":
+            ctypes.memmove(at + 10, b"stored", 6)
+        else:
+            os.pwrite(file, b"stored", 10)
+        enable = struct.pack("<IIIIQIIQ11Q", 1, 1, 4096, 0, 0, 0, 0, 0, *[0] * 11)
+        reader = os.open(f"{top}/{how}", os.O_RDONLY)
+        fcntl.ioctl(reader, 0x40806685, enable)
+        print(how, os.pread(reader, 16, 4))
+        libc.munmap(at, 4096)
+        os.close(file)
+        os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
+        print(how, os.pread(reader, 16, 4))
+
+
+{"behind": behind, "listing": listing, "verity": verity}[what]()

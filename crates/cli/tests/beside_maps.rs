@@ -43,3 +43,27 @@ fn as_in_the_kernel(what: &str, options: &str) {
 fn what_is_stored_behind_the_end_is_no_content_when_the_file_grows() {
     as_in_the_kernel("behind", "");
 }
+
+#[test]
+fn a_listing_that_is_taken_up_again_has_no_name_of_before() {
+    as_in_the_kernel("listing", "");
+}
+
+/// The kernel refuses to enable it for a file that is open for writing, so it is not asked.
+#[test]
+fn what_is_stored_before_fs_verity_is_in_what_is_verified() {
+    for transport in common::mount::TRANSPORTS {
+        for options in ["", ",writeback"] {
+            if lacks_fuse(transport) {
+                continue;
+            }
+            let image = Image::new(&format!("beside-verity-{transport}{options}"));
+            let mount = Mount::new(&image, &format!("transport={transport}{options}"));
+            let said = asked("verity", &mount.word());
+            mount.umount();
+            let of = |how: &str| format!("{how} b'XXXXXXstoredXXXX'\n").repeat(2);
+            assert_eq!(said, of("store") + &of("write"), "{transport}{options}");
+            assert_clean(&image.path);
+        }
+    }
+}

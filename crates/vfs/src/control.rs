@@ -40,6 +40,13 @@ pub trait Asker {
         Ok(())
     }
 
+    /// What was written to the file before, and is held by who serves programs (a mount: by the kernel), comes to the
+    /// file system before this returns. EINTR: who asks is called away. ETXTBSY: it has not come for long. Where nobody can
+    /// be spared to wait, it is not waited for.
+    fn fetch(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
+
     /// Asked between the steps of what is done for who asks and may take hours; a step takes some milliseconds. EINTR: he
     /// is called away. EBUSY, not before many steps: so many wait or work for so long that too few would be left
     /// to serve others.

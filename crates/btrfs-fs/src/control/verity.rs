@@ -29,7 +29,12 @@ pub(super) fn control(
 fn enable(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Controlled> {
     let wish = read(input)?;
     let caller = super::caller(asker)?;
+    // What a program has written by now is to be in what is verified; what comes later is refused.
+    asker.fetch(ino)?;
     fs.enable_verity_while(Some(&caller), ino, &wish, &mut || asker.goes_on())?;
+    // What was held from then on is sent, refused and forgotten: nobody reads it for what was verified. It is done by now,
+    // so neither a signal nor a long wait is an error.
+    let _ = asker.fetch(ino);
     Ok(Controlled::default())
 }
 

@@ -48,6 +48,13 @@ impl Asker for Asking<'_> {
         self.listening.wait(done)
     }
 
+    fn fetch(&self, ino: Ino) -> Result<()> {
+        match self.dispatcher.pages_sent(&self.listening, self.request, ino)? {
+            true => Ok(()),
+            false => Err(Errno::ETXTBSY.into()),
+        }
+    }
+
     fn goes_on(&self) -> Result<()> {
         self.steps.set(self.steps.get().saturating_add(1));
         let mut place = self.place.borrow_mut();

@@ -58,7 +58,9 @@ impl Dispatcher {
         if past_cache && let Some(ticket) = self.pages.end(ino, arg.offset, len, &self.notifier) {
             self.waiters.wait(request.origin, ticket, &self.notifier);
         }
-        let refused = result.as_ref().is_err_and(|error| error.errno() == libc::EPERM);
+        let refused = result
+            .as_ref()
+            .is_err_and(|error| [libc::EPERM, libc::ETXTBSY].contains(&error.errno()));
         if refused && cached {
             // Through a map, of a file that nobody changes: the kernel still shows it so.
             self.notifier.data_changed(ino, arg.offset, len);

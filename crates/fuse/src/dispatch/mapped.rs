@@ -16,6 +16,7 @@
 use super::Dispatcher;
 use super::failure::Answer;
 use super::request::Request;
+use super::waits::Listening;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use vfs::{Attr, Errno, FileKind, FsError, Ino, SeekWhence};
@@ -96,10 +97,25 @@ impl Dispatcher {
     /// as long as threads can be spared; EINTR: the caller has got a signal.
     pub(super) fn fetch_all_pages(&self, request: &Request<'_>, ino: Ino) -> vfs::Result<()> {
         let listening = self.waits.listen(request.header.unique);
-        let Some(_place) = self.waiters.enter_for_long(request.origin) else { return Ok(()) };
+        self.pages_sent(&listening, request, ino).map(drop)
+    }
+
+    /// As `fetch_all_pages`, for who listens already. False: they have not come for long.
+    pub(super) fn pages_sent(
+        &self,
+        listening: &Listening<'_>,
+        request: &Request<'_>,
+        ino: Ino,
+    ) -> vfs::Result<bool> {
+        let Some(_place) = self.waiters.enter_for_long(request.origin) else { return Ok(true) };
         let ticket = self.notifier.drop_pages(ino, 0, 0);
         let begun = Instant::now();
-        listening.wait(&mut || Ok(self.notifier.wait(ticket) || begun.elapsed() > LONGEST))
+        let mut sent = false;
+        listening.wait(&mut || {
+            sent = self.notifier.wait(ticket);
+            Ok(sent || begun.elapsed() > LONGEST)
+        })?;
+        Ok(sent)
     }
 
     /// The attributes, for an answer to `stat`.

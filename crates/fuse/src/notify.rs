@@ -1,7 +1,7 @@
 //! Telling the kernel that something it remembers is no longer true.
 //!
 //! `*_now` methods return when the kernel has forgotten; handlers use them before they
-//! reply, and only for attributes (see `dispatch/mod.rs`). The others queue: an engine
+//! reply, and only for attributes and listings (see `dispatch/mod.rs`). The others queue: an engine
 //! may call them under its own locks, and a thread of the session sends. Messages about
 //! things that the kernel does not remember are harmless.
 
@@ -109,6 +109,11 @@ impl Notifier {
 
     pub(crate) fn attributes_changed_now(&self, ino: Ino) {
         self.send(&Message::Attributes(ino));
+    }
+
+    /// The kernel has no page of the directory's listing any more. Not where one may be locked: by who lists it.
+    pub(crate) fn listing_changed_now(&self, dir: Ino) {
+        self.send(&Message::Data { ino: dir, offset: 0, len: 0 });
     }
 
     /// As `data_changed`, for who may `wait` for it.

@@ -19,6 +19,7 @@ impl Dispatcher {
         let (dir, asked) = (self.ino(request), self.listings.asked(self.ino(request), arg.offset));
         let mut list = self.listing(dir, asked, out, arg.size as usize);
         self.about_to_read(dir);
+        self.listed.note(dir);
         let result = self.fs.readdir(dir, asked.offset, &mut |entry| list.push(entry, None));
         let result = result.and_then(|()| self.ended(dir, &list));
         self.end_listing(dir, asked, &list, result.is_ok());
@@ -63,6 +64,7 @@ impl Dispatcher {
         let (dir, asked) = (self.ino(request), self.listings.asked(self.ino(request), arg.offset));
         let mut list = self.listing(dir, asked, out, arg.size as usize);
         let moment = self.about_to_read(dir);
+        self.listed.note(dir);
         let result = self.fs.readdir_plus(dir, asked.offset, &mut |name, entry| {
             let record = match entry {
                 Some(entry) => {

@@ -7,7 +7,7 @@ use super::request::{Request, split_nul};
 use super::{Dispatcher, Outcome};
 use crate::abi::record::*;
 use crate::abi::{ROOT_ID, Wire, fopen};
-use vfs::{Entry, Errno, FileKind, FsError, NAME_MAX, RenameMode};
+use vfs::{Entry, Errno, FileKind, FsError, Ino, NAME_MAX, RenameMode};
 
 impl Dispatcher {
     pub(super) fn lookup(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -56,7 +56,17 @@ impl Dispatcher {
         if nodeid != ROOT_ID && count != 0 && !self.is_closed() {
             let ino = self.nodes.to_ino(nodeid);
             self.ends.take(ino);
+            self.listed.take(ino);
             self.fs.forget(ino, count);
+        }
+    }
+
+    /// Names of `dir` have changed. By itself the kernel looks for that only where a listing begins: who goes on with one at a
+    /// position that he kept would be told the names of before. It holds the directory's lock for who changes
+    /// names, so no listing is under way, and none of its pages locked.
+    fn listing_ends(&self, dir: Ino) {
+        if self.listed.take(dir) {
+            self.notifier.listing_changed_now(dir);
         }
     }
 
@@ -70,6 +80,7 @@ impl Dispatcher {
         let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
         let entry = self.fs.mknod(&cx, parent, request.name()?, kind, perm, arg.rdev)?;
+        self.listing_ends(parent);
         self.put_entry(&entry, moment, out)
     }
 
@@ -79,6 +90,7 @@ impl Dispatcher {
         let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
         let entry = self.fs.mkdir(&cx, parent, request.name()?, perm)?;
+        self.listing_ends(parent);
         self.put_entry(&entry, moment, out)
     }
 
@@ -89,13 +101,16 @@ impl Dispatcher {
         let (parent, moment) = (self.ino(request), self.fs.moment());
         let cx = self.maker(request, 0, parent)?;
         let entry = self.fs.symlink(&cx, parent, name, target)?;
+        self.listing_ends(parent);
         self.put_entry(&entry, moment, out)
     }
 
     pub(super) fn link(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: LinkIn = request.arg()?;
         let (ino, moment) = (self.nodes.to_ino(arg.oldnodeid), self.fs.moment());
-        let entry = self.fs.link(&request.context(0), ino, self.ino(request), request.name()?)?;
+        let dir = self.ino(request);
+        let entry = self.fs.link(&request.context(0), ino, dir, request.name()?)?;
+        self.listing_ends(dir);
         self.put_entry(&entry, moment, out)
     }
 
@@ -110,11 +125,17 @@ impl Dispatcher {
     }
 
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer<()> {
-        Ok(self.fs.unlink(&request.context(0), self.ino(request), request.name()?)?)
+        let dir = self.ino(request);
+        self.fs.unlink(&request.context(0), dir, request.name()?)?;
+        self.listing_ends(dir);
+        Ok(())
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer<()> {
-        Ok(self.fs.rmdir(&request.context(0), self.ino(request), request.name()?)?)
+        let dir = self.ino(request);
+        self.fs.rmdir(&request.context(0), dir, request.name()?)?;
+        self.listing_ends(dir);
+        Ok(())
     }
 
     pub(super) fn rename(&self, request: &Request<'_>) -> Answer<()> {
@@ -144,6 +165,9 @@ impl Dispatcher {
         // A whiteout is made in the old one's place.
         let parent = self.ino(request);
         let cx = self.maker(request, 0, parent)?;
-        Ok(self.fs.rename(&cx, parent, old, new_parent, new, mode)?)
+        self.fs.rename(&cx, parent, old, new_parent, new, mode)?;
+        self.listing_ends(parent);
+        self.listing_ends(new_parent);
+        Ok(())
     }
 }

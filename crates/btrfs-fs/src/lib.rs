@@ -80,6 +80,8 @@ pub use ino::same_subvolume;
 pub use ino::use_up_windows;
 #[cfg(feature = "fault-injection")]
 pub use inode::inode_layout;
+#[cfg(feature = "fault-injection")]
+pub use log::compared_with_gaps;
 pub use ops::defragment::Defragment;
 pub use ops::verity::Wish as VerityWish;
 pub use options::{

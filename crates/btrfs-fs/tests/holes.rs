@@ -6,11 +6,11 @@
 mod common;
 
 use blocksim::{Image, SimDevice};
-use btrfs_fs::{BtrfsFs, Options, most_mapped};
+use btrfs_fs::{BtrfsFs, Options, compared_with_gaps, most_mapped};
 use btrfs_image::mkfs::MkfsOptions;
 use common::CX;
 use std::sync::Arc;
-use vfs::{FallocateMode, FileSystem, Ino, SetAttr};
+use vfs::{FallocateMode, FileSystem, Ino, SetAttr, WriteFlags};
 
 const SECTOR: u64 = 4096;
 const ITEMS: u64 = 3000;
@@ -158,4 +158,27 @@ fn stored_ranges_are_told_of_a_few_at_a_time() {
     assert_eq!(fs.stored(ino).expect("told").len() as u64, ITEMS);
     let most = most_mapped();
     assert!((1..FEW).contains(&most), "{most} at once");
+}
+
+fn punch(fs: &BtrfsFs, ino: Ino, n: u64) {
+    fs.fallocate(&CX, ino, FallocateMode::PunchHole, n * 2 * SECTOR, SECTOR).expect("punch");
+}
+
+/// A log says of each hole what lies in it now: not by a look at all that changed of the file.
+#[test]
+fn a_hole_is_compared_with_what_lies_there() {
+    let (device, fs) = a_volume(true);
+    let ino = of_many_extents(&fs);
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    for n in 0..ITEMS / 2 {
+        punch(&fs, ino, 2 * n);
+        let at = (2 * n + 1) * 2 * SECTOR;
+        fs.write(&CX, ino, at, &[8; SECTOR as usize], direct).expect("write");
+    }
+    let _before = compared_with_gaps();
+    fs.fsync(ino, false).expect("fsync");
+    let compared = compared_with_gaps() as u64;
+    assert!(compared <= 4 * ITEMS, "{compared} extents were compared with holes");
+    fs.destroy().expect("close");
+    common::check_device(device, true, btrfs_check::Severity::Note);
 }

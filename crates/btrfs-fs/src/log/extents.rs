@@ -95,9 +95,11 @@ impl Content<'_> {
                 _ => _ = touched.insert(*at),
             }
         }
-        for (start, end) in join(self.frozen.gaps.clone()) {
+        let gaps = join(self.frozen.gaps.clone());
+        let now = if gaps.is_empty() { Vec::new() } else { self.extents_now()? };
+        for (start, end) in gaps {
             if self.committed.has_content(self.id, self.sector, &[(start, end)])? {
-                for (from, to) in self.bare(start, end)? {
+                for (from, to) in self.bare(&now, start, end)? {
                     holes.add(from, to, &mut touched);
                 }
             }
@@ -115,29 +117,60 @@ impl Content<'_> {
     }
 
     /// The parts of [start, end) that no extent covers now. Where the commit has content in it, all
-    /// extents were taken.
-    fn bare(&self, start: u64, end: u64) -> Result<Vec<(u64, u64)>> {
-        let mut covered: Vec<(u64, u64)> = Vec::new();
+    /// extents were taken, and those that came since lie where `now` says.
+    fn bare(&self, now: &[(u64, u64)], start: u64, end: u64) -> Result<Vec<(u64, u64)>> {
+        let mut covered = within(now, start, end).to_vec();
         self.kept(start, end, |mapped, _| covered.push((mapped.start, mapped.end)))?;
+        Ok(uncovered(covered, start, end))
+    }
+
+    /// Where the file has extents of this epoch, in order.
+    fn extents_now(&self) -> Result<Vec<(u64, u64)>> {
+        let mut now = Vec::new();
         for (&(_, offset), value) in self.slots() {
             if let Some(bytes) = value {
                 let mapped = Mapped::parse(&self.key(offset), bytes, self.sector)?;
-                covered.push((mapped.start, mapped.end));
+                now.push((mapped.start, mapped.end));
             }
         }
-        covered.sort_unstable();
-        let (mut out, mut at) = (Vec::new(), start);
-        for (from, to) in covered {
-            if from > at && at < end {
-                out.push((at, from.min(end)));
-            }
-            at = at.max(to);
-        }
-        if at < end {
-            out.push((at, end));
-        }
-        Ok(out)
+        Ok(join(now))
     }
+}
+
+/// Those of sorted ranges that have something of [start, end): a file can have as many gaps as extents.
+fn within(ranges: &[(u64, u64)], start: u64, end: u64) -> &[(u64, u64)] {
+    let first = ranges.partition_point(|(_, to)| *to <= start);
+    let behind = ranges[first..].partition_point(|(from, _)| *from < end);
+    &ranges[first..first + behind]
+}
+
+/// The parts of [start, end) that no range covers.
+fn uncovered(mut covered: Vec<(u64, u64)>, start: u64, end: u64) -> Vec<(u64, u64)> {
+    #[cfg(feature = "fault-injection")]
+    COMPARED.with(|compared| compared.set(compared.get() + covered.len()));
+    covered.sort_unstable();
+    let (mut out, mut at) = (Vec::new(), start);
+    for (from, to) in covered {
+        if from > at && at < end {
+            out.push((at, from.min(end)));
+        }
+        at = at.max(to);
+    }
+    if at < end {
+        out.push((at, end));
+    }
+    out
+}
+
+#[cfg(feature = "fault-injection")]
+thread_local! {
+    static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many extents this thread has compared with gaps since it asked last.
+#[cfg(feature = "fault-injection")]
+pub fn compared_with_gaps() -> usize {
+    COMPARED.with(|compared| compared.replace(0))
 }
 
 /// Sorted ranges, those that touch as one.
@@ -161,5 +194,16 @@ mod tests {
     fn ranges_that_touch_are_one() {
         let joined = join(vec![(8, 12), (0, 4), (4, 6), (10, 20), (30, 31)]);
         assert_eq!(joined, [(0, 6), (8, 20), (30, 31)]);
+    }
+
+    #[test]
+    fn what_no_range_covers_is_bare() {
+        let ranges = [(0, 6), (8, 20), (30, 31)];
+        assert!(within(&ranges, 6, 8).is_empty());
+        assert_eq!(within(&ranges, 5, 9), &ranges[..2]);
+        assert_eq!(within(&ranges, 20, 99), &ranges[2..]);
+        assert_eq!(uncovered(ranges.to_vec(), 5, 40), [(6, 8), (20, 30), (31, 40)]);
+        assert_eq!(uncovered(Vec::new(), 6, 8), [(6, 8)]);
+        assert_eq!(uncovered(vec![(7, 9), (0, 3)], 2, 8), [(3, 7)]);
     }
 }

@@ -30,6 +30,8 @@ mod sums;
 mod tests;
 mod write;
 
+#[cfg(feature = "fault-injection")]
+pub use extents::compared_with_gaps;
 pub(crate) use read::Forest;
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use state::LogState;

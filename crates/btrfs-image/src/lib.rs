@@ -12,6 +12,6 @@ pub mod mkfs;
 pub use copy::{
     CopyError, CopyOptions, CopyReport, Event, ExportLinks, HostDir, HostPlace, HostStat,
     ImportLinks, Lost, Piece, Tried, export_attributes, export_contents, export_tree,
-    export_tree_at, import_attributes, import_contents, import_tree, import_tree_at, is_of_all,
-    is_of_subvolume, read_around, settled, unverified,
+    export_tree_at, import_attributes, import_content, import_contents, import_tree,
+    import_tree_at, is_of_all, is_of_subvolume, read_around, settled, unverified,
 };

@@ -2,7 +2,7 @@
 
 mod common;
 
-use btrfs_image::copy::{CopyOptions, Event, import_tree};
+use btrfs_image::copy::{CopyOptions, Event, import_content, import_tree};
 use common::*;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -153,4 +153,17 @@ fn a_file_that_becomes_longer_as_fast_as_it_is_copied_is_copied_to_some_end() {
     let copy = copied(&path, &grow);
     assert!(times.get() < 100 && copy.len() > 100, "{} times, {} bytes", times.get(), copy.len());
     assert!(copy.iter().all(|byte| *byte == 7));
+    // Over one that is there, and longer.
+    let cx = Context::default();
+    let volume = RefFs::new();
+    let made = volume.mknod(&cx, volume.root(), b"f", FileKind::File, 0o600, 0).expect("make");
+    volume.write(&cx, made.attr.ino, 0, &[1; 1 << 20], Default::default()).expect("write");
+    let options = CopyOptions { progress: Some(&grow), ..CopyOptions::default() };
+    let file = File::open(&path).expect("open");
+    times.set(0);
+    import_content(&volume, &path, &file, made.attr.ino, &options).expect("import");
+    volume.forget(made.attr.ino, 1);
+    let over = content(&volume);
+    assert!(times.get() < 100 && over.len() > copy.len() && over.len() < 1 << 20);
+    assert!(over.iter().all(|byte| *byte == 7));
 }

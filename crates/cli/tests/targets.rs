@@ -280,6 +280,27 @@ fn a_source_does_not_take_the_name_of_another() {
     }
 }
 
+/// Nobody reads a terabyte of holes.
+#[test]
+fn a_sparse_file_over_another_one_is_copied_by_its_data() {
+    require!(btrfs_progs);
+    let image = Image::new("sparse-over");
+    let host = TempDir::new("sparse-over-host").unwrap();
+    let made = common::sh(&format!(
+        "cd {} && echo old >old && echo new >disk && truncate -s 1T disk && echo end >>disk",
+        host.path().display()
+    ));
+    require!(made.status.success(), "no sparse file of 1 TiB here");
+    let word = |name: &str| host.join(name).display().to_string();
+    fine(&["cp", &word("old"), &image.at("/f")]);
+    for options in ["-r", "--no-preserve"] {
+        fine(&["cp", options, &word("disk"), &image.at("/f")]);
+        let told = common::json(&fine(&["du", "-s", "--json", &image.at("/f")]));
+        assert_eq!(told[0]["disk_bytes"], 8192, "{told}");
+    }
+    assert_clean(&image.path);
+}
+
 /// An empty target is what a script has whose variable is not set.
 #[test]
 fn an_empty_target_is_not_the_working_directory() {

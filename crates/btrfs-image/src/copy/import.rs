@@ -20,6 +20,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use vfs::{Context, Entry, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, XattrMode};
 
@@ -81,6 +82,24 @@ pub fn import_attributes(
     let import = Import::new(fs, options, &links);
     let meta = HostStat::of_file(file).at(host, "stat")?;
     import.attributes((host, Target::Open(file)), ino, &meta)
+}
+
+/// Gives the regular file `ino` the content of `file` instead of its own, which was opened at `host`. What cannot be read
+/// at all takes nothing from what is there.
+pub fn import_content(
+    fs: &dyn FileSystem,
+    host: &Path,
+    file: &File,
+    ino: Ino,
+    options: &CopyOptions<'_>,
+) -> Result<()> {
+    let links = ImportLinks::new(fs);
+    let mut import = Import::new(fs, options, &links);
+    let size = HostStat::of_file(file).at(host, "stat")?.size;
+    file.read_at(&mut import.buffer[..1], 0).at(host, "read")?;
+    let set = SetAttr { size: Some(0), ..SetAttr::default() };
+    fs.setattr(&Context::default(), ino, &set).at(host, "set size")?;
+    import.content(host, file, size, ino)
 }
 
 /// What is copied, open.

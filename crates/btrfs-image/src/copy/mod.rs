@@ -28,7 +28,7 @@ pub use damage::{Piece, read_around, unverified};
 pub use error::{CopyError, is_of_all, is_of_subvolume};
 pub use export::{export_attributes, export_contents, export_tree, export_tree_at};
 pub use host::{HostDir, HostPlace, HostStat, settled};
-pub use import::{import_attributes, import_contents, import_tree, import_tree_at};
+pub use import::{import_attributes, import_content, import_contents, import_tree, import_tree_at};
 pub use links::{ExportLinks, ImportLinks};
 pub use options::{CopyOptions, CopyReport, Event, Lost};
 pub use tried::Tried;

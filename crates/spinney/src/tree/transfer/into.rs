@@ -16,7 +16,8 @@ use super::{Transfer, TransferEvent};
 use crate::error::{Error, Result};
 use crate::volume::At;
 use btrfs_image::{
-    HostDir, HostPlace, HostStat, import_attributes, import_contents, import_tree, import_tree_at,
+    HostDir, HostPlace, HostStat, import_attributes, import_content, import_contents, import_tree,
+    import_tree_at,
 };
 use std::fs::File;
 use std::io::ErrorKind;
@@ -204,16 +205,16 @@ impl Transfer<'_> {
         path: &[u8],
     ) -> Result<()> {
         let (host, is_file) = (from.path(), seen.is(FileKind::File));
-        let mut file = match is_file {
-            true => open_seen(from, seen, !self.rules.recursive)?,
-            false => File::open(&host).map_err(|e| from.failed(e))?,
-        };
-        fill::from_host(&mut file, &host, &FileAt::of(self.volume, old, path))?;
-        // What was read from a pipe has no attributes to speak of.
-        match self.rules.preserve && is_file {
-            true => self.import_attributes(&host, &file, old),
-            false => Ok(()),
+        if !is_file {
+            // What is read from a pipe has no attributes to speak of.
+            let mut file = File::open(&host).map_err(|e| from.failed(e))?;
+            return fill::from_host(&mut file, &host, &FileAt::of(self.volume, old, path));
         }
+        let file = open_seen(from, seen, !self.rules.recursive)?;
+        let fs = &**self.volume.fs();
+        let filled = self.with_options(|o| import_content(fs, &host, &file, old.ino(), o));
+        filled.map_err(|e| self.said(e))?;
+        if self.rules.preserve { self.import_attributes(&host, &file, old) } else { Ok(()) }
     }
 
     fn import_attributes(&self, host: &Path, file: &File, to: &Node) -> Result<()> {

@@ -418,13 +418,9 @@ fn fill_gap(
         }
         // In place of so many items for holes at most.
         let (_, next) = items_from(engine, inode.id, at, end.min(at + PREALLOC_MAX))?;
-        let want = next - at;
-        let extent = engine.reservations.allocated(room.alloc(
-            &engine.core.space,
-            want,
-            engine.core.sector(),
-            None,
-        ))?;
+        let (want, sector) = (next - at, engine.core.sector());
+        let extent = room.alloc(&engine.core.space, want, sector, None);
+        let extent = engine.reservations.allocated(extent)?;
         let op = engine.core.begin();
         let stop = at + extent.len;
         let mapped = map_range(&op.view, inode.id, engine.core.sector(), at, stop).fs()?;

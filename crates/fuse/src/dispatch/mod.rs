@@ -195,8 +195,7 @@ impl Dispatcher {
         polling: &Arc<Polling>,
     ) -> Dispatcher {
         let nodes = notifier.nodes();
-        let cpus = crate::sys::possible_cpus();
-        let queues = cpus.iter().max().map_or(0, |last| last + 1);
+        let queues = crate::sys::possible_cpus().iter().max().map_or(0, |last| last + 1);
         let (keeps_atime, refuses_writers) = (fs.keeps_atime(), fs.refuses_writers());
         Dispatcher {
             fs,

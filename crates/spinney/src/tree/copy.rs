@@ -229,9 +229,7 @@ impl<'v> TreeCopy<'v> {
     ) -> Result<Option<Frame>> {
         let mut old = parent.child_if_any(name).at(self.to, &to_path)?;
         if node.attr.kind == FileKind::File {
-            let (own, kept) = (&self.made_links, self.rules.no_clobber);
-            let inside = |old| target::inside(self.to, own, old, &to_path, kept);
-            old = old.map(inside).transpose()?;
+            old = old.map(|old| self.filled(old, &to_path)).transpose()?;
         }
         if let Some(old) = &old {
             self.may_replace(&node, &path, old, &to_path)?;
@@ -260,6 +258,11 @@ impl<'v> TreeCopy<'v> {
             old => self.put(&node, &path, old.is_some(), (parent, name), &to_path)?,
         }
         Ok(None)
+    }
+
+    /// What a file's content goes to instead of `old`.
+    fn filled(&self, old: Node, path: &[u8]) -> Result<Node> {
+        target::inside(self.to, &self.made_links, old, path, self.rules.no_clobber)
     }
 
     /// Makes it, in the place of what has the name already if `taken`.

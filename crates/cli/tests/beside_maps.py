@@ -139,4 +139,17 @@ def verity():
         print(how, os.pread(reader, 16, 4))
 
 
-{"behind": behind, "listing": listing, "verity": verity}[what]()
+def blocks():
+    """Of a file that stays open."""
+    file = new("file", b"")
+    print(os.fstat(file).st_size)
+    for size in (16, 1, 256, 1024):
+        os.write(file, os.urandom(size << 12))
+        os.fsync(file)
+        print(os.fstat(file).st_blocks, os.stat(f"{top}/file").st_blocks)
+    os.ftruncate(file, 8192)
+    os.fsync(file)
+    print(os.fstat(file).st_blocks)
+
+
+{"behind": behind, "blocks": blocks, "listing": listing, "verity": verity}[what]()

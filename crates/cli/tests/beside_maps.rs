@@ -67,3 +67,8 @@ fn what_is_stored_before_fs_verity_is_in_what_is_verified() {
         }
     }
 }
+
+#[test]
+fn blocks_of_what_is_held_are_told_when_it_was_written() {
+    as_in_the_kernel("blocks", ",writeback");
+}

@@ -157,6 +157,12 @@ impl Notifier {
         queue.sent >= ticket.0
     }
 
+    /// The last of the messages that the kernel has not acted upon yet.
+    pub(crate) fn last(&self) -> Option<Ticket> {
+        let queue = self.inner.queue.lock();
+        (queue.sent < queue.queued).then_some(Ticket(queue.queued))
+    }
+
     /// Returns when the kernel has acted upon all that was queued before, or does not for long. Not for
     /// who serves requests.
     pub(crate) fn catch_up(&self) {

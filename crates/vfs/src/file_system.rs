@@ -127,7 +127,8 @@ pub struct Stat {
 pub trait Observer: Send + Sync {
     /// What the last answer said of `ino` is no longer so. After `write`, `fallocate`,
     /// `copy_range` and `clone_range` a caller forgets by himself what is known of the file
-    /// written to; nothing is said of changes that came before he asked again.
+    /// written to; nothing is said of changes that came before he asked again. Of what comes out of a cache
+    /// ([`WriteFlags::cached`]) he may forget nothing, and of a `setattr` with [`SetAttr::of_content`] take no answer.
     ///
     /// Called under the implementation's locks: must neither block nor call back.
     fn attributes_changed(&self, ino: Ino);

@@ -86,6 +86,11 @@ impl ReportedBlocks {
         self.0.store(blocks, Ordering::Relaxed);
     }
 
+    /// As `unknown`, from now on.
+    pub(crate) fn may_be_any(&self) {
+        self.0.store(UNKNOWN, Ordering::Relaxed);
+    }
+
     /// The caller forgets by himself (see `vfs::Observer`).
     pub(crate) fn clear(&self) {
         self.0.store(NOTHING, Ordering::Relaxed);

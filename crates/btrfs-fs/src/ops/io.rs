@@ -299,7 +299,10 @@ pub(super) fn prepare(
         budget.spend(zero_tail(engine, inode.id, state)?);
         hole_to(engine, inode, state, offset)?;
     }
-    state.reported.clear();
+    if !flags.cached {
+        // The kernel asks again. Of what comes out of its cache it knows no end, with `-o writeback`.
+        state.reported.clear();
+    }
     let time = engine.core.now();
     state.item.mtime = time;
     state.item.ctime = time;

@@ -287,6 +287,8 @@ fn flush_content(
         if state.item_dirty {
             put_inode(&writeback.core.begin(), id, state);
         }
+        // Long writes are nowhere gathered.
+        writeback.blocks_settled(id, state);
         return Ok(true);
     };
     let mut dirty = dirty;

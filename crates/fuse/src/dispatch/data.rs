@@ -87,7 +87,14 @@ impl Dispatcher {
     pub(super) fn fsync(&self, request: &Request<'_>) -> Answer<()> {
         let arg: FsyncIn = request.arg()?;
         let (ino, datasync) = (self.ino(request), arg.fsync_flags & FSYNC_FDATASYNC != 0);
-        Ok(self.fs.fsync_opened(ino, arg.fh, datasync)?)
+        self.fs.fsync_opened(ino, arg.fh, datasync)?;
+        if self.writeback
+            && let Some(last) = self.notifier.last()
+        {
+            // The count of blocks has settled: the kernel, which keeps the attributes, is about to hear it.
+            self.waiters.wait(request.origin, last, &self.notifier);
+        }
+        Ok(())
     }
 
     pub(super) fn fallocate(&self, request: &Request<'_>) -> Answer<()> {

@@ -139,6 +139,24 @@ def verity():
         print(how, os.pread(reader, 16, 4))
 
 
+def times():
+    """A time that is set between a store and the end of its map; and a store behind that."""
+    for how in ("path", "file", "later"):
+        file = new(how, b"X" * 100)
+        os.fsync(file)
+        at = mapped(file)
+        ctypes.memmove(at + 10, b"stored", 6)
+        os.utime(file if how == "file" else f"{top}/{how}", (7, 7))
+        if how == "later":
+            os.fsync(file)
+            os.utime(file, (8, 8))
+            ctypes.memmove(at + 10, b"latest", 6)
+        libc.munmap(at, 4096)
+        os.fsync(file)
+        os.close(file)
+        print(how, os.stat(f"{top}/{how}").st_mtime < 9, open(f"{top}/{how}").read(20))
+
+
 def blocks():
     """Of a file that stays open."""
     file = new("file", b"")
@@ -152,4 +170,4 @@ def blocks():
     print(os.fstat(file).st_blocks)
 
 
-{"behind": behind, "blocks": blocks, "listing": listing, "verity": verity}[what]()
+{"behind": behind, "blocks": blocks, "listing": listing, "times": times, "verity": verity}[what]()

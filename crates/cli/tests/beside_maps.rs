@@ -69,6 +69,12 @@ fn what_is_stored_before_fs_verity_is_in_what_is_verified() {
 }
 
 #[test]
+fn a_time_that_is_set_behind_a_store_stays() {
+    as_in_the_kernel("times", "");
+    as_in_the_kernel("times", ",writeback");
+}
+
+#[test]
 fn blocks_of_what_is_held_are_told_when_it_was_written() {
     as_in_the_kernel("blocks", ",writeback");
 }

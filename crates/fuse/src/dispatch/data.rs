@@ -24,6 +24,7 @@ impl Dispatcher {
         let cached = arg.read_flags & read_flags::LOCKOWNER == 0;
         if cached {
             self.pages.note(ino, arg.offset, u64::from(arg.size));
+            self.read.note(ino);
         }
         self.about_to_read(ino);
         let filled = self.fs.read(ino, arg.offset, out.space(size)?)?;

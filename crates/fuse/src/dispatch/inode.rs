@@ -35,6 +35,7 @@ impl Dispatcher {
             }
         }
         self.owners.give(&mut set)?;
+        self.stored_before(request, ino, &set);
         let end = set.size.and_then(|_| self.known_end(ino));
         let done = self.fs.setattr(&request.context(0), ino, &set);
         if done.is_err() && set.size.is_some() {
@@ -47,6 +48,16 @@ impl Dispatcher {
         }
         let lasts = self.fs.lasts(ino, moment) && self.blocks_last(&attr);
         out.put(&reply::attr_out(&self.shown(&attr), lasts))
+    }
+
+    /// Stores through a map change the mtime when they are sent: those from before somebody sets it are sent before. Where that
+    /// cannot be waited for they change it later. With `-o writeback` the kernel sends them by itself.
+    fn stored_before(&self, request: &Request<'_>, ino: Ino, set: &SetAttr) {
+        let on_purpose = matches!(set.mtime, Some(SetTime::At(_))) && !set.of_content;
+        // While it changes the size the kernel sends nothing.
+        if on_purpose && set.size.is_none() && !self.writeback && self.read.take(ino) {
+            let _ = self.fetch_all_pages(request, ino);
+        }
     }
 
     /// A truncation carries a flag; a change of owner does on newer kernels only, but

@@ -133,6 +133,8 @@ pub(crate) struct Dispatcher {
     notes: Arc<unsettled::Notes>,
     /// Files whose end, within a page, the kernel has READ.
     ends: inodes::Inodes,
+    /// Files that the kernel has READ into its cache: a store through a map may be there.
+    read: inodes::Inodes,
     /// Directories of which the kernel may have a listing.
     listed: inodes::Inodes,
     waiters: pages::Waiters,
@@ -206,6 +208,7 @@ impl Dispatcher {
             pages: pages::Pages::new(),
             notes: Arc::default(),
             ends: inodes::Inodes::default(),
+            read: inodes::Inodes::default(),
             listed: inodes::Inodes::default(),
             waiters: pages::Waiters::new(queues),
             waits: waits::Waits::default(),

@@ -56,6 +56,7 @@ impl Dispatcher {
         if nodeid != ROOT_ID && count != 0 && !self.is_closed() {
             let ino = self.nodes.to_ino(nodeid);
             self.ends.take(ino);
+            self.read.take(ino);
             self.listed.take(ino);
             self.fs.forget(ino, count);
         }

@@ -4,7 +4,7 @@
 mod common;
 
 use blocksim::{GoOn, Hooked, Request, RequestHook};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Caller, Options};
 use btrfs_space::{MetadataReservation, Priority};
 use common::full::{BUFFERED, CACHED, DIRECT, MIB, NOCOW, fill};
 use common::{CX, Cached, Image, close_and_judge, errno, find, new_file, open_device};
@@ -185,6 +185,40 @@ fn what_is_kept_for_a_files_own_space_takes_no_room_from_others() {
     fs.fsync(other, false).expect("it has its room");
     drop(device);
     close_and_judge(&image, fs);
+}
+
+/// It lands in the file's own space while that is not a snapshot's, too: behind that it would take what is reserved
+/// for others.
+#[test]
+fn what_is_kept_for_a_files_own_space_takes_no_room_from_others_where_a_snapshot_is_made() {
+    testkit::require!(kernel_btrfs);
+    const LEN: u64 = 40_960;
+    let image = Image::new(256 * MIB, &[]);
+    let (device, fs, ino) = full(&image, |fs| {
+        new_file(fs, "little", &[8; LEN as usize]);
+        preallocated(fs)
+    });
+    device.hook.0.store(u64::MAX, Ordering::SeqCst);
+    fs.write(&CX, ino, 0, &[REFUSED; LEN as usize], CACHED).expect("it is kept");
+    let little = find(&fs, fs.root(), "little").expect("there");
+    fs.unlink(&CX, fs.root(), b"little").expect("unlink");
+    fs.forget(little, 2);
+    assert_eq!(errno(fs.sync()), libc::EIO);
+    let other = new_file(&fs, "other", &[9; LEN as usize]);
+    let make = || fs.snapshot(&Caller::root(), fs.root(), fs.root(), b"snapshot", true);
+    assert_eq!(make().expect_err("it would not have what it refuses").errno(), libc::EIO);
+    device.hook.0.store(0, Ordering::SeqCst);
+    make().expect("a snapshot");
+    fs.fsync(other, false).expect("it has its room");
+    assert_eq!(common::stat(&fs, "delta.dirty_bytes"), 0);
+    assert_eq!([(); 2].map(|()| errno(fs.fsync(ino, false))), [libc::EIO, 0]);
+    drop(device);
+    close_and_judge(&image, fs);
+    let fs = image.open();
+    let content = [vec![REFUSED; LEN as usize], vec![0; (MIB - LEN) as usize]].concat();
+    assert!(common::read(&fs, fs.root(), "file") == content);
+    assert!(common::read(&fs, fs.root(), "other") == [9; LEN as usize]);
+    fs.destroy().expect("close");
 }
 
 /// All metadata that ordinary operations could still have.

@@ -3,9 +3,11 @@
 //! Invariants: the reservation covers all dirty bytes but those that are unpaid, whose files had space for them when
 //! they came; an extent that is allocated for them and not used after all goes back into it.
 //!
-//! What it does not know: which content is unpaid. Where that lost its space to a snapshot (which flushes before: the
-//! device refused it still) it lands out of what is held for others, and who comes last finds what is free, or stays
-//! in memory.
+//! What is unpaid is dirty: there is never more of it.
+//!
+//! What it does not know: which content is unpaid. A snapshot lands it before it takes its space, or is refused; what
+//! becomes unpaid just when one begins lands out of what is held for others, and who comes last finds what is free, or
+//! stays in memory.
 
 use super::Reservations;
 use crate::error::IntoFs;
@@ -50,8 +52,14 @@ impl Reservations {
 
     /// As `hold_dirty`, for content whose file has space for it.
     pub(crate) fn hold_dirty_in_own(&self, bytes: u64) -> DirtyReservation<'_> {
-        self.unpaid.fetch_add(bytes, Ordering::Relaxed);
-        self.hold_dirty(bytes, None)
+        let dirty = self.hold_dirty(bytes, None);
+        self.unpaid.fetch_add(bytes, Ordering::Release);
+        dirty
+    }
+
+    /// Whether there is content that goes into space that its file has, if that is not shared before.
+    pub(crate) fn is_any_unpaid(&self) -> bool {
+        self.unpaid.load(Ordering::Acquire) > 0
     }
 
     /// So many bytes at most are unpaid no longer; answers how many.
@@ -64,6 +72,17 @@ impl Reservations {
         most.min(all.unwrap_or(0))
     }
 
+    /// What was paid for after all, elsewhere than in its own space, is not told by a number: what is not dirty any
+    /// more is not unpaid, or as much of what others reserve would never be given back.
+    fn bound_unpaid(&self) {
+        if self.unpaid.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // What is added is dirty first, and what is taken is dirty until then.
+        let bounded = |all: u64| Some(all.min(self.core.memory.dirty()));
+        let _ = self.unpaid.fetch_update(Ordering::AcqRel, Ordering::Acquire, bounded);
+    }
+
     /// Content of `bytes` bytes is no longer waiting for an extent.
     pub(crate) fn forget_dirty(&self, bytes: u64) {
         self.forget_landed(bytes, 0);
@@ -74,9 +93,11 @@ impl Reservations {
         if bytes == 0 {
             return;
         }
-        self.core.memory.sub_dirty(bytes);
         let free = bytes.saturating_sub(paid);
-        self.data.shrink(free - self.take_unpaid(free));
+        let unpaid = self.take_unpaid(free);
+        self.core.memory.sub_dirty(bytes);
+        self.data.shrink(free - unpaid);
+        self.bound_unpaid();
     }
 
     /// A data extent of `len` bytes, out of the reservation. `None`: there is none in one piece.

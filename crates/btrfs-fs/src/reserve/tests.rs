@@ -82,3 +82,26 @@ fn an_operation_that_ends_meanwhile_is_never_missed() {
     });
     assert_eq!(reservations.need(Priority::Normal), bound(&trees, &of(begun.into_inner())));
 }
+
+/// Content that had space of its own when it came lands elsewhere, out of what is held for other content, and that in
+/// what is free. What is reserved from then on is given back as ever.
+#[test]
+fn what_landed_elsewhere_is_not_unpaid_for_ever() {
+    let fs = volume(128, 16384);
+    let (core, reservations) = (&fs.engine.core, &fs.engine.reservations);
+    let sector = core.sector();
+    let reserve = || {
+        let space = core.space.reserve_data(sector).expect("room");
+        reservations.hold_dirty(sector, Some(space))
+    };
+    reservations.hold_dirty_in_own(sector).spend(sector);
+    reserve().spend(sector);
+    for _ in 0..2 {
+        let extent = reservations.allocate(sector).expect("room");
+        reservations.forget_landed(sector, extent.len);
+        core.space.release(extent).expect("its own");
+    }
+    assert!(!reservations.is_any_unpaid(), "nothing is dirty");
+    drop(reserve());
+    reservations.assert_returned();
+}

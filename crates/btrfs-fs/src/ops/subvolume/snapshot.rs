@@ -35,6 +35,7 @@ pub(crate) fn snapshot(
     let to = {
         let _one_at_a_time = engine.lock_subvolumes()?;
         must_live(&subvolume)?;
+        land_in_own(engine, from)?;
         let guard = subvolume.snapshotting();
         let above = groups::inherited(engine, dir.id.tree, at.groups)?;
         let at = &NewSubvolume { groups: &above, ..*at };
@@ -69,6 +70,15 @@ fn flush(engine: &Engine, tree: TreeId) -> Result<()> {
         engine.inodes.table().evict(inode);
     }
     Ok(())
+}
+
+/// Content for which nothing is held, since its file has space for it, lands there while it may: behind the announcement
+/// it would take what is held for others.
+fn land_in_own(engine: &Engine, tree: TreeId) -> Result<()> {
+    match engine.reservations.is_any_unpaid() {
+        true => flush(engine, tree),
+        false => Ok(()),
+    }
 }
 
 /// The snapshot and its name enter the epoch.

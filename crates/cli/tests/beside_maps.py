@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -75,6 +76,19 @@ def behind():
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
                 print(name, os.pread(file, 40, 96), os.pread(file, 16, 4), os.pread(file, 9, 196))
                 os.close(file)
+
+
+def refused():
+    """A copy over the end of a file that was read, which fails; then one byte more, without a question between."""
+    file, source = new("file", b"X" * 100), new("source", b"S" * 4096)
+    os.pread(file, 4096, 0)
+    fcntl.ioctl(file, 0x40086602, struct.pack("<Q", 0x20))
+    try:
+        print(os.copy_file_range(source, file, 50, 0, 200))
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    os.write(os.open(f"{top}/file", os.O_WRONLY | os.O_APPEND), b"a")
+    print(os.stat(f"{top}/file").st_size, open(f"{top}/file", "rb").read()[96:])
 
 
 def listed(at, directory):
@@ -170,4 +184,12 @@ def blocks():
     print(os.fstat(file).st_blocks)
 
 
-{"behind": behind, "blocks": blocks, "listing": listing, "times": times, "verity": verity}[what]()
+SAID = {
+    "behind": behind,
+    "blocks": blocks,
+    "listing": listing,
+    "refused": refused,
+    "times": times,
+    "verity": verity,
+}
+SAID[what]()

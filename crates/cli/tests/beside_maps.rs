@@ -44,6 +44,22 @@ fn what_is_stored_behind_the_end_is_no_content_when_the_file_grows() {
     as_in_the_kernel("behind", "");
 }
 
+/// The kernel's btrfs asks only who opens the file, so it is not asked.
+#[test]
+fn a_copy_that_fails_makes_no_file_longer() {
+    for transport in common::mount::TRANSPORTS {
+        if lacks_fuse(transport) {
+            continue;
+        }
+        let image = Image::new(&format!("beside-refused-{transport}"));
+        let mount = Mount::new(&image, &format!("transport={transport}"));
+        let said = asked("refused", &mount.word());
+        mount.umount();
+        assert_eq!(said, "EPERM\n101 b'XXXXa'\n", "{transport}");
+        assert_clean(&image.path);
+    }
+}
+
 #[test]
 fn a_listing_that_is_taken_up_again_has_no_name_of_before() {
     as_in_the_kernel("listing", "");

@@ -238,6 +238,17 @@ impl Notifier {
         }
     }
 
+    /// Messages that were queued where nobody sends them: of zeros, taken back or not, and of content that changed.
+    #[cfg(test)]
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        let queue = self.inner.queue.lock();
+        let count = |is: fn(&Message) -> bool| queue.messages.iter().filter(|m| is(m)).count();
+        (
+            count(|message| matches!(message, Message::Zeros { .. } | Message::Nothing)),
+            count(|message| matches!(message, Message::Data { .. })),
+        )
+    }
+
     fn inval_inode(&self, nodeid: u64, off: i64, len: i64) {
         self.transmit(notify::INVAL_INODE, &NotifyInvalInode { nodeid, off, len }, &[]);
     }

@@ -31,7 +31,8 @@ impl Dispatcher {
         (!end.is_multiple_of(self.page)).then_some(end)
     }
 
-    /// The file ended at `end`; now it has content, or an end, from `from` on, and ends at `new` at least.
+    /// The file ended at `end`; now it has content, or an end, from `from` on, and ends at `new` at least. Not where
+    /// nothing came of a change: the kernel would take the file for as long.
     pub(super) fn grown(
         &self,
         request: &Request<'_>,

@@ -52,7 +52,9 @@ impl Dispatcher {
         }
         let end = if cached { None } else { self.known_end(ino) };
         let result = self.fs.write(&cx, ino, arg.offset, data, flags);
-        if let Ok(written) = result {
+        if let Ok(written) = result
+            && written > 0
+        {
             self.grown(request, ino, end, arg.offset, arg.offset + written as u64);
         }
         // Also after a failure: a part may have been written.
@@ -162,7 +164,9 @@ impl Dispatcher {
         let end = self.known_end(to);
         let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len);
         let done = *copied.as_ref().unwrap_or(&0);
-        self.grown(request, to, end, arg.off_out, arg.off_out.saturating_add(done));
+        if done > 0 {
+            self.grown(request, to, end, arg.off_out, arg.off_out.saturating_add(done));
+        }
         // What ends before its source does met an error, and may have done more.
         let ended = || self.fs.getattr(from).is_ok_and(|attr| arg.off_in + done >= attr.size);
         if copied.is_err() || done < len && !ended() {

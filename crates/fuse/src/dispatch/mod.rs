@@ -77,6 +77,8 @@ mod open;
 mod pages;
 mod reply;
 mod request;
+#[cfg(test)]
+mod tests;
 mod unsettled;
 mod waits;
 mod xattr;

@@ -1,0 +1,96 @@
+//! Requests made by hand, and what the kernel is to be told meanwhile: there is none, so nothing is sent.
+
+use super::*;
+use crate::abi::Wire;
+use crate::abi::record::*;
+use crate::device::Device;
+use std::time::Duration;
+use testkit::RefFs;
+use vfs::FileKind;
+
+/// Of FS_IOC_SETFLAGS.
+const APPEND: u32 = 0x20;
+const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
+
+struct Served {
+    fs: Arc<RefFs>,
+    dispatcher: Dispatcher,
+    notifier: Notifier,
+}
+
+impl Served {
+    fn new(config: &Config) -> Served {
+        let nowhere = std::fs::File::options().read(true).write(true).open("/dev/null");
+        let device = Device::from_fd(nowhere.expect("/dev/null").into());
+        let fs = Arc::new(RefFs::new());
+        let notifier = Notifier::new(device, fs.root());
+        let polling = Arc::new(Polling::new(Duration::ZERO, 0));
+        let dispatcher = Dispatcher::new(fs.clone(), notifier.clone(), config, &polling);
+        Served { fs, dispatcher, notifier }
+    }
+
+    fn asked<T: Wire>(&self, opcode: Opcode, ino: Ino, arg: &T, payload: &[u8]) -> Outcome {
+        let mut message = vec![0; InHeader::SIZE + T::SIZE];
+        let header = InHeader {
+            len: (message.len() + payload.len()) as u32,
+            opcode: opcode.number(),
+            unique: 2,
+            nodeid: self.notifier.nodes().to_node(ino),
+            ..Default::default()
+        };
+        header.store(&mut message);
+        arg.store(&mut message[InHeader::SIZE..]);
+        message.extend_from_slice(payload);
+        let request = Request::parse(&message).expect("a request");
+        self.dispatcher.dispatch(&request, &mut vec![0; 1 << 16])
+    }
+
+    fn done<T: Wire>(&self, opcode: Opcode, ino: Ino, arg: &T, payload: &[u8]) {
+        let outcome = self.asked(opcode, ino, arg, payload);
+        assert!(matches!(outcome, Outcome::Reply(_)), "{opcode:?}: {outcome:?}");
+    }
+
+    /// A file that holds one reference.
+    fn new_file(&self, name: &str, size: usize) -> Ino {
+        let made = self.fs.mknod(&CX, self.fs.root(), name.as_bytes(), FileKind::File, 0o644, 0);
+        let ino = made.expect("mknod").attr.ino;
+        self.write(ino, 0, size);
+        ino
+    }
+
+    fn write(&self, ino: Ino, offset: u64, size: usize) {
+        let arg = WriteIn { offset, size: size as u32, ..Default::default() };
+        self.done(Opcode::Write, ino, &arg, &vec![b'x'; size]);
+    }
+
+    /// As for the page cache.
+    fn read(&self, ino: Ino, offset: u64, size: u32) {
+        let arg = ReadIn { offset, size, ..Default::default() };
+        self.done(Opcode::Read, ino, &arg, &[]);
+    }
+
+    /// How often the kernel was to clear what is behind an end.
+    fn cleared(&self) -> usize {
+        self.notifier.queued().0
+    }
+}
+
+#[test]
+fn of_a_copy_that_fails_no_end_is_told() {
+    let served = Served::new(&Config::default());
+    let (from, to) = (served.new_file("from", 4096), served.new_file("to", 100));
+    served.read(to, 0, 4096);
+    let copy = |off_in| {
+        let nodeid_out = served.notifier.nodes().to_node(to);
+        let arg = CopyFileRangeIn { off_in, nodeid_out, off_out: 200, len: 50, ..Default::default() };
+        served.asked(Opcode::CopyFileRange, from, &arg, &[])
+    };
+    assert!(matches!(copy(4096), Outcome::Reply(_)), "nothing to copy");
+    assert_eq!(served.cleared(), 0);
+    served.fs.set_flags(&CX, to, APPEND).expect("chattr");
+    assert_eq!(copy(0), Outcome::Refuse(libc::EPERM));
+    assert_eq!(served.cleared(), 0);
+    served.fs.set_flags(&CX, to, 0).expect("chattr");
+    assert!(matches!(copy(0), Outcome::Reply(_)));
+    assert_eq!(served.cleared(), 1);
+}

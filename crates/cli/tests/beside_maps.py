@@ -78,6 +78,27 @@ def behind():
                 os.close(file)
 
 
+def cut():
+    """The page in which a file ends from now on stays in memory: as it was written, or read, when the file was longer."""
+    for how in ("written", "read"):
+        for size in (8192, 8000):
+            file = new(f"{how}-{size}", b"X" * size)
+            if how == "read":
+                os.fsync(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.pread(file, size, 0)
+            os.ftruncate(file, 100)
+            at = mapped(file)
+            ctypes.memmove(at + 150, b"YYYY", 4)
+            os.pwrite(file, b"E", 300)
+            print(how, size, os.pread(file, 60, 96))
+            os.fsync(file)
+            libc.munmap(at, 4096)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            print(how, size, os.pread(file, 60, 96), os.pread(file, 9, 296))
+            os.close(file)
+
+
 def refused():
     """A copy over the end of a file that was read, which fails; then one byte more, without a question between."""
     file, source = new("file", b"X" * 100), new("source", b"S" * 4096)
@@ -187,6 +208,7 @@ def blocks():
 SAID = {
     "behind": behind,
     "blocks": blocks,
+    "cut": cut,
     "listing": listing,
     "refused": refused,
     "times": times,

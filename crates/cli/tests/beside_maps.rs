@@ -44,6 +44,11 @@ fn what_is_stored_behind_the_end_is_no_content_when_the_file_grows() {
     as_in_the_kernel("behind", "");
 }
 
+#[test]
+fn what_is_stored_behind_the_end_of_a_file_that_was_cut_is_no_content() {
+    as_in_the_kernel("cut", "");
+}
+
 /// The kernel's btrfs asks only who opens the file, so it is not asked.
 #[test]
 fn a_copy_that_fails_makes_no_file_longer() {

@@ -36,6 +36,7 @@ impl Dispatcher {
         }
         self.owners.give(&mut set)?;
         self.stored_before(request, ino, &set);
+        let before = set.size.and_then(|_| self.fs.getattr(ino).ok()).map(|attr| attr.size);
         let end = set.size.and_then(|_| self.known_end(ino));
         let done = self.fs.setattr(&request.context(0), ino, &set);
         if done.is_err() && set.size.is_some() {
@@ -45,6 +46,7 @@ impl Dispatcher {
         let attr = done?;
         if let Some(size) = set.size {
             self.grown(request, ino, end, size, size);
+            self.end_is_set(ino, before, size);
         }
         let lasts = self.fs.lasts(ino, moment) && self.blocks_last(&attr);
         out.put(&reply::attr_out(&self.shown(&attr), lasts))

@@ -4,7 +4,7 @@
 //! costs is for who notes them. The kernel forgets each inode that it knew, so none stays here for nothing.
 
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vfs::Ino;
 
@@ -12,23 +12,35 @@ use vfs::Ino;
 /// Chosen, not measured.
 const MOST: usize = 1 << 20;
 
+/// `T`: what is noted beside that something is.
 #[derive(Default)]
-pub(super) struct Inodes {
+pub(super) struct Inodes<T = ()> {
     count: AtomicUsize,
-    noted: Mutex<HashSet<Ino>>,
+    noted: Mutex<HashMap<Ino, T>>,
 }
 
 impl Inodes {
     pub(super) fn note(&self, ino: Ino) {
+        self.change(ino, |_| ());
+    }
+}
+
+impl<T: Copy> Inodes<T> {
+    /// Notes what `now` makes of the note before.
+    pub(super) fn change(&self, ino: Ino, now: impl FnOnce(Option<T>) -> T) {
         let mut noted = self.noted.lock();
-        if noted.len() < MOST {
-            noted.insert(ino);
+        let before = noted.get(&ino).copied();
+        if before.is_some() || noted.len() < MOST {
+            noted.insert(ino, now(before));
             self.count.store(noted.len(), Ordering::Release);
         }
     }
 
-    pub(super) fn has(&self, ino: Ino) -> bool {
-        self.count.load(Ordering::Acquire) != 0 && self.noted.lock().contains(&ino)
+    pub(super) fn of(&self, ino: Ino) -> Option<T> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.noted.lock().get(&ino).copied()
     }
 
     /// It is noted no longer. Whether it was.
@@ -37,7 +49,7 @@ impl Inodes {
             return false;
         }
         let mut noted = self.noted.lock();
-        let had = noted.remove(&ino);
+        let had = noted.remove(&ino).is_some();
         self.count.store(noted.len(), Ordering::Release);
         had
     }
@@ -52,9 +64,20 @@ mod tests {
         let inodes = Inodes::default();
         assert!(!inodes.take(Ino(1)));
         inodes.note(Ino(1));
-        assert!(inodes.has(Ino(1)) && !inodes.has(Ino(2)) && !inodes.take(Ino(2)));
-        assert!(inodes.take(Ino(1)) && !inodes.take(Ino(1)) && !inodes.has(Ino(1)));
+        let has = |ino| inodes.of(Ino(ino)).is_some();
+        assert!(has(1) && !has(2) && !inodes.take(Ino(2)));
+        assert!(inodes.take(Ino(1)) && !inodes.take(Ino(1)) && !has(1));
         (0..=MOST as u64).for_each(|ino| inodes.note(Ino(ino)));
-        assert!(inodes.has(Ino(0)) && !inodes.has(Ino(MOST as u64)));
+        assert!(has(0) && !has(MOST as u64));
+    }
+
+    #[test]
+    fn a_note_is_made_of_the_one_before() {
+        let inodes = Inodes::<u64>::default();
+        let more = |before: Option<u64>| before.unwrap_or(10) + 1;
+        inodes.change(Ino(1), more);
+        inodes.change(Ino(1), more);
+        inodes.change(Ino(2), more);
+        assert_eq!([1, 2, 3].map(|ino| inodes.of(Ino(ino))), [Some(12), Some(11), None]);
     }
 }

@@ -133,8 +133,8 @@ pub(crate) struct Dispatcher {
     polling: Arc<Polling>,
     pages: pages::Pages,
     notes: Arc<unsettled::Notes>,
-    /// Files whose end, within a page, the kernel has READ.
-    ends: inodes::Inodes,
+    /// Files whose end, within a page, the kernel has READ, or has the page of.
+    ends: inodes::Inodes<behind_end::EndPages>,
     /// Files that the kernel has READ into its cache: a store through a map may be there.
     read: inodes::Inodes,
     /// Directories of which the kernel may have a listing.

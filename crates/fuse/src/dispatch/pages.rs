@@ -65,6 +65,11 @@ impl Pages {
         }
     }
 
+    /// False: the kernel has no page there.
+    pub(super) fn may_have(&self, ino: Ino, offset: u64) -> bool {
+        self.slot(ino, offset >> CHUNK_BITS).load(Ordering::Acquire) != 0
+    }
+
     /// The range was written directly, and is so for whoever reads from now on: drops what
     /// may have been cached before. The message to wait for, if there is any.
     pub(super) fn end(

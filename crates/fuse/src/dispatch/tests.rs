@@ -1,8 +1,8 @@
 //! Requests made by hand, and what the kernel is to be told meanwhile: there is none, so nothing is sent.
 
 use super::*;
-use crate::abi::Wire;
 use crate::abi::record::*;
+use crate::abi::{Wire, fattr};
 use crate::device::Device;
 use std::time::Duration;
 use testkit::RefFs;
@@ -82,7 +82,8 @@ fn of_a_copy_that_fails_no_end_is_told() {
     served.read(to, 0, 4096);
     let copy = |off_in| {
         let nodeid_out = served.notifier.nodes().to_node(to);
-        let arg = CopyFileRangeIn { off_in, nodeid_out, off_out: 200, len: 50, ..Default::default() };
+        let arg =
+            CopyFileRangeIn { off_in, nodeid_out, off_out: 200, len: 50, ..Default::default() };
         served.asked(Opcode::CopyFileRange, from, &arg, &[])
     };
     assert!(matches!(copy(4096), Outcome::Reply(_)), "nothing to copy");
@@ -92,5 +93,45 @@ fn of_a_copy_that_fails_no_end_is_told() {
     assert_eq!(served.cleared(), 0);
     served.fs.set_flags(&CX, to, 0).expect("chattr");
     assert!(matches!(copy(0), Outcome::Reply(_)));
+    assert_eq!(served.cleared(), 1);
+}
+
+/// A page that was never READ is locked while a part of it is written: zeros for it would be waited for.
+#[test]
+fn only_the_page_whose_end_was_read_is_cleared() {
+    let served = Served::new(&Config::default());
+    let ino = served.new_file("file", 100);
+    served.write(ino, 200, 50);
+    assert_eq!(served.cleared(), 0, "never READ");
+    served.read(ino, 0, 4096);
+    (2..1000).for_each(|at| served.write(ino, at * 200, 100));
+    assert_eq!(served.cleared(), 19, "up to the write at 4000");
+    // The end that is READ where it is now.
+    served.read(ino, 999 * 200 / 4096 * 4096, 4096);
+    served.write(ino, 1000 * 200, 100);
+    assert_eq!(served.cleared(), 20);
+    // A READ that met the end of before, and comes late.
+    served.dispatcher.end_is_read(ino, 100);
+    served.write(ino, 1001 * 200, 100);
+    assert_eq!(served.cleared(), 21);
+}
+
+#[test]
+fn a_page_that_the_kernel_keeps_when_the_file_is_cut_is_cleared() {
+    let cut = |served: &Served, ino, size| {
+        let arg = SetattrIn { valid: fattr::SIZE, size, ..Default::default() };
+        served.done(Opcode::Setattr, ino, &arg, &[]);
+    };
+    let served = Served::new(&Config::default());
+    let ino = served.new_file("written", 3 * 4096);
+    cut(&served, ino, 4096 + 100);
+    served.write(ino, 4096 + 200, 100);
+    assert_eq!(served.cleared(), 1);
+    // Not of a file of which it has nothing, nor where it grows.
+    let ino = served.fs.mknod(&CX, served.fs.root(), b"grown", FileKind::File, 0o644, 0);
+    let ino = ino.expect("mknod").attr.ino;
+    cut(&served, ino, 8192);
+    cut(&served, ino, 100);
+    cut(&served, ino, 300);
     assert_eq!(served.cleared(), 1);
 }

@@ -52,6 +52,15 @@ impl Cached {
     pub fn medium(&self) -> Image {
         self.medium.image()
     }
+
+    /// What it leaves where the cache has written back on its own before, all and in order.
+    pub fn written_back(&self) -> Image {
+        let dirty = self.dirty.lock();
+        let device = SimDevice::new(self.medium.image());
+        let written = dirty.iter().try_for_each(|(at, bytes)| device.write_at(*at, bytes));
+        written.expect("within the device");
+        device.image()
+    }
 }
 
 impl BlockDevice for Cached {

@@ -8,17 +8,22 @@ mod harness;
 
 use base::base;
 use blockdev::BlockDevice;
-use blocksim::{Cached, Image, SimDevice, Uncaching};
+use blocksim::{Cached, GoOn, Hooked, Image, Request, RequestHook, SimDevice, Uncaching};
+use btrfs_disk::Superblock;
+use btrfs_disk::superblock::SUPER_SIZE;
 use btrfs_fs::BtrfsFs;
 use btrfs_image::mkfs::MkfsOptions;
 use harness::{base, ops, state};
 use ops::CX;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 use testkit::compare::TreeSnapshot;
-use vfs::{FileKind, FileSystem};
+use vfs::{FileKind, FileSystem, XattrMode};
 
 const FIRST: u64 = 64 << 10;
 const SECOND: u64 = 64 << 20;
+/// As many as a replay writes nodes for that go beyond what is free in front of a log.
+const MANY: usize = 100;
 
 fn mount(device: Arc<dyn BlockDevice>) -> BtrfsFs {
     BtrfsFs::open_device(device, base::options()).expect("mount")
@@ -27,6 +32,41 @@ fn mount(device: Arc<dyn BlockDevice>) -> BtrfsFs {
 fn make(fs: &BtrfsFs, name: &str) {
     let entry = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0).expect(name);
     fs.forget(entry.attr.ino, 1);
+}
+
+/// A file with so many attributes is in a log.
+fn make_synced(fs: &BtrfsFs, name: &str, attributes: usize) -> vfs::Result<()> {
+    let entry = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0).expect(name);
+    let ino = entry.attr.ino;
+    for number in 0..attributes {
+        let name = format!("user.{number}");
+        fs.setxattr(&CX, ino, name.as_bytes(), &[7; 3000], XattrMode::Create).expect(&name);
+    }
+    let synced = fs.fsync(ino, false);
+    fs.forget(ino, 1);
+    synced
+}
+
+fn has_log(device: &dyn BlockDevice) -> bool {
+    let mut bytes = [0; SUPER_SIZE];
+    device.read_at(FIRST, &mut bytes).expect("read");
+    Superblock::parse(&bytes, FIRST).expect("valid").fields.log_root.0 != 0
+}
+
+/// Notes what a power cut would leave behind each write.
+struct Cuts {
+    device: Arc<Cached>,
+    left: Mutex<Vec<Image>>,
+}
+
+impl RequestHook for Cuts {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        go_on()?;
+        if request.changes() {
+            self.left.lock().expect("no panic").push(self.device.written_back());
+        }
+        Ok(())
+    }
 }
 
 fn names(fs: &dyn FileSystem) -> Vec<String> {
@@ -86,4 +126,30 @@ fn a_small_mount_goes_on_from_what_the_medium_has() {
     let options = MkfsOptions { mixed: true, ..MkfsOptions::default() };
     btrfs_image::mkfs::make(&device, &options).expect("mkfs");
     cut_at_next_first_copy(device.image(), Uncaching::Works);
+}
+
+/// The mount sees a log that is in a cache alone, and replays it: until the medium leads to it, nothing is written
+/// over the log that the medium leads to.
+#[test]
+fn a_mount_writes_over_nothing_that_the_medium_leads_to() {
+    for number in 0..2 {
+        let device = Arc::new(Cached::new(base(number).image.clone(), Uncaching::DoesNothing));
+        let fs = mount(device.clone());
+        make_synced(&fs, "synced", 0).expect("a log");
+        device.fail_flush_of(FIRST);
+        make_synced(&fs, "lost?", MANY).expect_err("the first copy could not be written");
+        drop(fs);
+        assert!(has_log(&*device), "no commit");
+        let before = by_first_copy(&device.medium());
+        let hook = Cuts { device: device.clone(), left: Mutex::default() };
+        let device = Arc::new(Hooked { below: device, hook });
+        let seen = names(&mount(device.clone()));
+        assert_ne!(seen, before, "it has replayed another log");
+        let left = device.hook.left.lock().expect("no panic").clone();
+        assert!(left.len() > 3, "{} writes", left.len());
+        for (write, image) in left.iter().enumerate() {
+            let found = by_first_copy(image);
+            assert!(found == before || found == seen, "behind write {write}: {found:?}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! Invariants: a volume with a read-only reason, opened read-only or on a read-only
 //! device is never written, not even for repairs. `superblock` is the last one that is
 //! durable on the device; copies that say something else when the volume is opened are
-//! mended before the first one that is written over, or on request. Behind `stop_writing` nothing
+//! mended before anything else is written, or on request. Behind `stop_writing` nothing
 //! is written. Lock order: `commit` before `superblock`; `chunks` and `repair` alone.
 
 use crate::chunk_map::{ChunkInfo, ChunkMap, DeviceId, Mapping};
@@ -52,6 +52,8 @@ pub struct Volume {
     pub(crate) written: RwLock<Arc<Superblock>>,
     /// Held while superblock copies are written.
     pub(crate) commit: Mutex<Copies>,
+    /// Some are to be mended yet.
+    pub(crate) copies_differ: AtomicBool,
     /// Incompat bits that every superblock has from now on.
     pub(crate) announced: AtomicU64,
     pub(crate) announced_ro: AtomicU64,
@@ -132,6 +134,7 @@ impl Volume {
         let mut volume = Volume {
             geometry: sb.geometry()?,
             chunks: RwLock::new(Rank::ChunkMap, map),
+            copies_differ: AtomicBool::new(stale.is_some()),
             commit: Mutex::new(Rank::SuperblockCommit, Copies { stale, ..Copies::default() }),
             announced: AtomicU64::new(0),
             announced_ro: AtomicU64::new(0),

@@ -13,7 +13,8 @@
 //! the device refuses is done without, and tried again with the next: a bad sector under it
 //! is no reason to give up a volume whose first copy can be written, as the kernel has it.
 //! The first one is written once more behind them: if a flush of it failed, which leaves the same,
-//! the machine's cache shows it, and the medium has an older one.
+//! the machine's cache shows it, and the medium has an older one. All of this comes before the first write
+//! of a mount, for that may go to blocks that only the newer superblock calls free.
 
 use crate::counters::add;
 use crate::superblock::{Copies, FIRST, super_copies};
@@ -57,6 +58,7 @@ impl Volume {
 
     fn write_copies_of(&self, logical: Logical, bufs: &[&[u8]], of: Of) -> Result<()> {
         self.check_writable()?;
+        self.mend_first()?;
         let len = bufs.iter().map(|b| b.len() as u64).sum();
         let mapping = self.map(logical, len)?;
         for at in mapping.copies() {
@@ -183,6 +185,14 @@ impl Volume {
         self.mend(&mut self.commit.lock())
     }
 
+    /// For who writes what a superblock is to lead to.
+    fn mend_first(&self) -> Result<()> {
+        match self.copies_differ.load(Ordering::Acquire) {
+            true => self.mend(&mut self.commit.lock()),
+            false => Ok(()),
+        }
+    }
+
     /// Copies that are right are not touched, since of them may be but one; other than the first one: a flush of
     /// it that failed may be why they differ, and then it is right in a cache alone. It comes when the others are
     /// durable, so that at any moment one is.
@@ -208,6 +218,7 @@ impl Volume {
             );
         }
         *stale = None;
+        self.copies_differ.store(false, Ordering::Release);
         Ok(())
     }
 

@@ -77,6 +77,10 @@ impl BlockDevice for Held {
         self.device.read_only()
     }
 
+    fn uncache(&self, offset: u64, len: u64) {
+        self.device.uncache(offset, len);
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.device.read_at(offset, buf)?;
         let end = offset + buf.len() as u64;

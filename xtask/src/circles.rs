@@ -22,7 +22,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("btrfs-fs", &["writeback/place.rs", "writeback/store.rs"]),
     // A group tells its class what became free, under its own lock; the class lists its groups.
     ("btrfs-space", &["space/class.rs", "space/group.rs"]),
-    ("btrfs-txn", &["delta/bare.rs", "delta/items.rs", "delta/slots.rs", "delta/watch.rs"]),
 ];
 
 /// Says which circles of files are new, and which of the list are gone.

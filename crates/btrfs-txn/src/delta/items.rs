@@ -4,9 +4,10 @@
 //! an operation changes of it.
 
 use super::bare::Bare;
+use super::slot::{Base, Slot, SubKey};
 use super::slots::{SlotEntry, Slots};
 use super::touched::TouchedTrees;
-use super::watch::{SubKey, Watch, is_ref};
+use super::watch::{Watch, is_ref};
 use crate::budget::Changes;
 use crate::object::ObjectId;
 use btrfs_disk::key::kind;
@@ -28,25 +29,6 @@ pub(super) const SLOT_COST: u64 = 64;
 
 /// What one object's number costs in a list of the log's.
 pub(super) const NUMBER_COST: u64 = size_of::<(TreeId, u64)>() as u64;
-
-/// Whether a key may exist in a lower layer (the sealed delta or the tree).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-// Exhaustive: a key may be below or it may not.
-pub enum Base {
-    /// The trees do not have the key: what is born and gone in this epoch leaves nothing.
-    Absent,
-    /// They may have it: its end must be said to the commit.
-    Possible,
-}
-
-/// `value` is `None` for a deleted key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Slot {
-    pub value: Option<Box<[u8]>>,
-    pub(super) base: Base,
-    /// Counts as one of `ItemDelta::spread`.
-    pub(super) spread: bool,
-}
 
 #[derive(Default)]
 pub(super) struct Object {

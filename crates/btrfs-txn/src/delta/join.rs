@@ -12,10 +12,10 @@
 use super::Delta;
 use super::actions::TreeActions;
 use super::extents::{self, ExtentChange, ExtentDelta};
-use super::items::{Base, ItemDelta, Object, Slot};
+use super::items::{ItemDelta, Object};
+use super::slot::{Base, Slot, SubKey};
 use super::slots::Slots;
 use super::touched::TouchedTrees;
-use super::watch::SubKey;
 use btrfs_disk::{Generation, Logical};
 use btrfs_space::Extent;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -11,15 +11,18 @@
 //!   deleted, so that what is born and gone within an epoch never reaches a tree.
 
 mod actions;
+mod around;
 mod bare;
 mod counts;
 mod extents;
+mod freeze;
 mod gate;
 #[cfg(test)]
 mod gate_tests;
 mod items;
 mod join;
 mod pending;
+mod slot;
 mod slots;
 mod touched;
 mod watch;
@@ -30,8 +33,9 @@ pub use actions::{
 pub use bare::before;
 pub use extents::{ExtentDelta, Holders};
 pub use gate::{Active, Gate};
-pub use items::{Base, Beside, Changed, ItemDelta, ObjectEdit};
+pub use items::{Beside, Changed, ItemDelta, ObjectEdit};
 pub use pending::Pending;
+pub use slot::Base;
 pub use watch::{Ask, Frozen, Level, is_ref};
 
 use btrfs_disk::Generation;

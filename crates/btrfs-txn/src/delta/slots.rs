@@ -8,8 +8,7 @@
 //!
 //! What it does not know: what a slot says.
 
-use super::items::Slot;
-use super::watch::SubKey;
+use super::slot::{Slot, SubKey};
 use std::collections::BTreeMap;
 use std::collections::btree_map::{Entry, VacantEntry};
 
@@ -164,7 +163,7 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use super::super::items::Base;
+    use super::super::slot::Base;
     use super::*;
 
     fn slot(value: u8) -> Slot {

@@ -18,8 +18,6 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 /// Circles that stay: the crate, and the files below its `src`.
 const KNOWN: &[(&str, &[&str])] = &[
     ("btrfs-fs", &["ops/in_place.rs", "ops/io.rs", "ops/truncate.rs"]),
-    ("btrfs-fs", &["writeback/flush.rs", "writeback/packed.rs"]),
-    ("btrfs-fs", &["writeback/place.rs", "writeback/store.rs"]),
     // A group tells its class what became free, under its own lock; the class lists its groups.
     ("btrfs-space", &["space/class.rs", "space/group.rs"]),
 ];

@@ -5,9 +5,10 @@
 //! has the content; nothing has changed then.
 
 use super::Writeback;
-use super::flush::store_inline;
+use super::land::store_inline;
 use super::packed::{CompressedRange, count, enter};
-use super::store::{Unstored, WriteMode, readable, through};
+use super::store::{WriteMode, readable, through};
+use super::unstored::Unstored;
 use crate::error::to_fs;
 use crate::extents::sums;
 use crate::ino::InodeId;

@@ -8,20 +8,21 @@
 mod early;
 mod encoded;
 mod flush;
+mod land;
 mod pack;
 mod packed;
 mod place;
 mod store;
 #[cfg(test)]
 mod tests;
+mod unstored;
 
 pub(crate) use encoded::{Fit, store_extent, store_item};
-pub(crate) use flush::{
-    Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, land_in_front, load_inline,
-};
+pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
+pub(crate) use land::land_in_front;
 pub(crate) use place::Own;
-pub(crate) use store::Unstored;
 pub(crate) use store::{WriteMode, store, store_in_own};
+pub(crate) use unstored::Unstored;
 
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};

@@ -6,9 +6,10 @@
 //! has one (`Volume::announce`).
 
 use super::Writeback;
-use super::flush::{flush_range, flush_run, store_inline, way_for};
+use super::land::{flush_range, flush_run, store_inline, way_for};
 use super::pack::{Packed, Piece};
-use super::store::{Unstored, WriteMode, readable, through};
+use super::store::{WriteMode, readable, through};
+use super::unstored::Unstored;
 use crate::error::{IntoFs, to_fs};
 use crate::extents::{drop_range, insert_regular, map_near};
 use crate::ino::InodeId;

@@ -3,7 +3,7 @@
 //! What it does not know: what is written there, and when the delta names it.
 
 use super::Writeback;
-use super::store::Unstored;
+use super::unstored::Unstored;
 use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind, map_range};
 use crate::ino::InodeId;

@@ -8,17 +8,17 @@
 
 use super::Writeback;
 use super::place::{EXTENT_MAX, Target, cut, place, place_in_own};
+use super::unstored::Unstored;
 use crate::error::{IntoFs, to_fs};
 use crate::extents::sums;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
 use crate::ino::InodeId;
 use crate::inode::{State, change, put_inode};
-use crate::refusals::refused;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
 use btrfs_space::Extent;
 use btrfs_txn::{Op, budget};
-use vfs::{FsError, Result};
+use vfs::Result;
 
 /// Direct writes grow an extent until it is so many times their length: who writes directly
 /// overwrites parts, which gives nothing back before all of an extent is gone, and each write
@@ -35,41 +35,6 @@ pub(crate) enum WriteMode {
     Through,
     /// The device has taken it, and its writer will overwrite parts of it.
     Direct,
-}
-
-/// Why content was not stored.
-pub(crate) enum Unstored {
-    /// The device refused it.
-    Refused(FsError),
-    /// Items that it must stand between, or that say who has what lies there, cannot be read; nothing has
-    /// changed.
-    Unread(FsError),
-    Other(FsError),
-}
-
-impl Unstored {
-    /// For who writes back what was acknowledged: content stays in memory for want of its place as
-    /// for a refusal of the device.
-    pub(super) fn of_acknowledged(self) -> FsError {
-        match self {
-            Unstored::Unread(error) if error.is_of_medium() => refused(error.to_string()),
-            other => other.into(),
-        }
-    }
-}
-
-impl From<FsError> for Unstored {
-    fn from(error: FsError) -> Unstored {
-        Unstored::Other(error)
-    }
-}
-
-impl From<Unstored> for FsError {
-    fn from(unstored: Unstored) -> FsError {
-        match unstored {
-            Unstored::Refused(error) | Unstored::Unread(error) | Unstored::Other(error) => error,
-        }
-    }
 }
 
 /// A piece of content that is in its extent.

@@ -1,6 +1,6 @@
 //! getattr and setattr.
 
-use super::io::kill_priv;
+use super::file::kill_priv;
 use super::lookup::stand_in_attr;
 use super::truncate::set_size;
 use crate::acl::{self, Acl};

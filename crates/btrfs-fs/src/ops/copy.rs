@@ -3,7 +3,7 @@
 //! Invariant: a shared range refers to the source's extents with its own counted
 //! references; checksums belong to the extents and need nothing.
 
-use super::io::{check_file, end_of, hole_to};
+use super::file::{check_file, end_of, hole_to};
 use super::truncate::zero_tail;
 use crate::engine::Engine;
 use crate::error::IntoFs;

@@ -6,7 +6,7 @@
 //!
 //! What it does not know: where content goes, and how it is compressed (`writeback`).
 
-use super::io::check_file;
+use super::file::check_file;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind, map_first, map_range, next_extent, read_extents};

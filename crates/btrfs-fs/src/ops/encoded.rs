@@ -1,6 +1,7 @@
 //! Writes of what the caller has compressed already, and that stays as it is.
 
-use super::io::{check_file, end_of, land_before, prepare, replace, take_capability};
+use super::file::{check_file, end_of};
+use super::writing::{land_before, prepare, replace, take_capability};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::reserve::{DirtyReservation, cost};

@@ -2,7 +2,7 @@
 
 use super::append;
 use super::behind_end::drop_content_behind_end;
-use super::io::{check_file, end_of, hole_to};
+use super::file::{check_file, end_of, hole_to};
 use super::truncate::{
     Done, Retries, Room, changed_now, first_step, forget_unwritten, next_step, starts_inline,
     zero_tail,

@@ -10,10 +10,9 @@
 //! What it does not know: why there is no other room.
 
 use super::append;
-use super::io::{
-    check_file, hole_to, keep_in_own, land_before, prepare, replace, take_privileges, whole_sectors,
-};
+use super::file::{check_file, hole_to};
 use super::truncate::tail_to_zero;
+use super::writing::{keep_in_own, land_before, prepare, replace, take_privileges, whole_sectors};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{self, map_first, sectors_of};

@@ -1,6 +1,6 @@
 //! SEEK_DATA and SEEK_HOLE.
 
-use super::io::check_file;
+use super::file::check_file;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::next_extent;

@@ -1,6 +1,6 @@
 //! Changing a file's size.
 
-use super::io::{check_file, end_of, hole_to, kill_priv};
+use super::file::{check_file, end_of, hole_to, kill_priv};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{AT_A_TIME, Mapped, drop_range, map_parts, map_range, read_extents};

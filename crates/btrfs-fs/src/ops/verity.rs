@@ -8,7 +8,7 @@
 //!
 //! What it does not know: who may, and who has the file open.
 
-use super::io::check_file;
+use super::file::check_file;
 use super::subvolume;
 use crate::engine::Engine;
 use crate::error::IntoFs;

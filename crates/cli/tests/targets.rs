@@ -255,18 +255,22 @@ fn a_source_does_not_take_the_name_of_another() {
     let (image, other) = (Image::new("same-names"), Image::new("same-names-too"));
     let host = TempDir::new("same-names-host").unwrap();
     let made = common::sh(&format!(
-        "cd {} && mkdir -p a/d b/d out && echo a | tee a/x a/d/one && echo b | tee b/x b/d/two",
+        "cd {} && mkdir -p a/d b/d out && echo a | tee a/x a/d/one && echo b | tee b/x b/d/two && \
+         mkdir c && ln -s . c/x",
         host.path().display()
     ));
     assert!(made.status.success());
     let word = |name: &str| host.join(name).display().to_string();
-    fine(&["cp", "-r", &word("a"), &word("b"), &other.at("/")]);
+    fine(&["cp", "-r", &word("a"), &word("b"), &word("c"), &other.at("/")]);
     for (from, to) in
         [(word(""), image.at("/")), (other.at("/"), image.at("/")), (other.at("/"), word("out"))]
     {
-        let [a, b] = ["a/x", "b/x"].map(|name| format!("{from}{name}"));
-        let (code, why) = failing(&["cp", &a, &b, &to]);
-        assert!(code == 1 && why.contains("just made"), "{why}");
+        let [a, b, c] = ["a/x", "b/x", "c/x"].map(|name| format!("{from}{name}"));
+        // With -r a link to a directory is none.
+        for words in [&["cp", &a, &b, &to][..], &["cp", "-r", &a, &c, &to]] {
+            let (code, why) = failing(words);
+            assert!(code == 1 && why.contains("just made"), "{why}");
+        }
         let dirs = ["a/d", "b/d"].map(|name| format!("{from}{name}"));
         fine(&["cp", "-r", &dirs[0], &dirs[1], &to]);
         fine(&["cp", "-n", &b, &a, &to]);

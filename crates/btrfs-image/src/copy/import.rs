@@ -85,7 +85,8 @@ pub fn import_attributes(
 }
 
 /// Gives the regular file `ino` the content of `file` instead of its own, which was opened at `host`. What cannot be read
-/// at all takes nothing from what is there.
+/// at all takes nothing from what is there. It goes in pieces that the engine keeps in memory while it can: what this
+/// machine refuses at the end has changed nothing then.
 pub fn import_content(
     fs: &dyn FileSystem,
     host: &Path,
@@ -96,11 +97,16 @@ pub fn import_content(
     let links = ImportLinks::new(fs);
     let mut import = Import::new(fs, options, &links);
     let size = HostStat::of_file(file).at(host, "stat")?.size;
+    import.piece = GATHERED;
     file.read_at(&mut import.buffer[..1], 0).at(host, "read")?;
     let set = SetAttr { size: Some(0), ..SetAttr::default() };
     fs.setattr(&Context::default(), ino, &set).at(host, "set size")?;
     import.content(host, file, size, ino)
 }
+
+/// What is written at a time over a file that is there: less than what an engine sends to the device at once.
+/// Chosen, not measured.
+const GATHERED: usize = 64 << 10;
 
 /// What is copied, open.
 enum Source {
@@ -214,6 +220,8 @@ struct Import<'a> {
     links: &'a ImportLinks<'a>,
     device: u64,
     buffer: Vec<u8>,
+    /// Bytes that are written at a time, at most.
+    piece: usize,
 }
 
 impl<'a> Import<'a> {
@@ -232,6 +240,7 @@ impl<'a> Import<'a> {
             links: options.import_links.unwrap_or(own),
             device: 0,
             buffer: vec![0; BUFFER],
+            piece: BUFFER,
         }
     }
 
@@ -363,7 +372,11 @@ impl<'a> Import<'a> {
     fn link(&mut self, path: &Path, meta: &HostStat, parent: Ino, name: &[u8]) -> Result<bool> {
         let Some(ino) = self.links.get(meta).at(path, "link")? else { return Ok(false) };
         let cx = Context::default();
-        self.fs.link(&cx, ino, parent, name).at(path, "link")?;
+        match self.fs.link(&cx, ino, parent, name) {
+            // In another subvolume it is a file of its own.
+            Err(FsError::Posix(Errno::EXDEV)) => return Ok(false),
+            linked => drop(linked.at(path, "link")?),
+        }
         self.fs.forget(ino, 1);
         if self.options.as_new.is_none() {
             let set = SetAttr { ctime: Some(meta.ctime), ..SetAttr::default() };

@@ -239,12 +239,13 @@ impl Copies<'_> {
     }
 }
 
-fn is_directory(volumes: &Volumes, operand: &Operand) -> Result<bool> {
+fn is_directory(volumes: &Volumes, operand: &Operand, follow: bool) -> Result<bool> {
     match operand {
         Operand::Stream => Ok(false),
-        Operand::Host(path) => Ok(path.is_dir()),
+        Operand::Host(path) if follow => Ok(path.is_dir()),
+        Operand::Host(path) => Ok(path.symlink_metadata().is_ok_and(|meta| meta.is_dir())),
         Operand::Image(path) => {
-            let found = volumes.of(path)?.find(&path.path, true);
+            let found = volumes.of(path)?.find(&path.path, follow);
             Ok(found.is_ok_and(|node| node.is_dir()))
         }
     }
@@ -265,7 +266,7 @@ impl Plan {
         target: &Operand,
         failures: &'v Failures,
     ) -> Result<()> {
-        let into = is_directory(volumes, target)?;
+        let into = is_directory(volumes, target, true)?;
         if self.several && (!into || self.exact) {
             return Err(Error::about(target.show(), "several sources need a directory"));
         }
@@ -295,7 +296,9 @@ impl Plan {
         into: bool,
         failures: &'v Failures,
     ) -> Result<()> {
-        if into && copies.has(source) && !self.rules.no_clobber && !is_directory(volumes, source)? {
+        let follow = !self.rules.recursive;
+        let is_new = |copies: &Copies<'_>| self.rules.no_clobber || !copies.has(source);
+        if into && !is_new(copies) && !is_directory(volumes, source, follow)? {
             let what = "something of its name was just made there, of another source";
             return Err(
                 Error::about(source.show(), what).remedy("copy it by itself, to another name")

@@ -13,14 +13,15 @@ use super::fill::{self, FileAt};
 use super::node::{Listed, Node};
 use super::path::join;
 use super::refused::{is_elsewhere, lie_apart};
-use super::target::{self, MadeLinks};
+use super::target::{self, MadeInside};
 use super::transfer::Transfer;
 use super::walk::two_names;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
-use btrfs_image::Tried;
+use btrfs_image::{ImportLinks, Tried};
 use std::collections::{HashMap, HashSet};
-use vfs::{Attr, Context, FileKind, Ino, SetAttr, SetTime, XattrMode};
+use std::rc::Rc;
+use vfs::{Attr, Context, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
 
 struct Frame {
     from: Node,
@@ -42,10 +43,9 @@ pub struct TreeCopy<'v> {
     paths: [Vec<u8>; 2],
     /// Copies of files with several names, of all sources.
     links: HashMap<Ino, Node>,
-    /// What these are in the target.
-    copies: HashSet<Ino>,
-    /// Symbolic links that were made in the target.
-    made_links: MadeLinks,
+    /// What was made in the target, and what copies from this machine may still be linked to.
+    made_inside: MadeInside,
+    imported: Option<Rc<ImportLinks<'v>>>,
     /// Directories of the source at hand that were gone into.
     entered: HashSet<Ino>,
     /// Directories that were made for the source at hand.
@@ -66,8 +66,8 @@ impl<'v> TreeCopy<'v> {
             stack: Vec::new(),
             paths: Default::default(),
             links: HashMap::new(),
-            copies: HashSet::new(),
-            made_links: MadeLinks::default(),
+            made_inside: MadeInside::default(),
+            imported: None,
             entered: HashSet::new(),
             made: HashSet::new(),
             refused: None,
@@ -75,9 +75,11 @@ impl<'v> TreeCopy<'v> {
         }
     }
 
-    /// Knows which symbolic links `other`, into the same target, made there: nothing is written through them.
-    pub fn beside(self, other: &Transfer<'_>) -> TreeCopy<'v> {
-        TreeCopy { made_links: other.made_links.clone(), ..self }
+    /// Knows what `other`, into the same target, and those beside it made there: nothing is written through a symbolic
+    /// link of theirs, nor into a file that they may still link to.
+    pub fn beside(self, other: &Transfer<'v>) -> TreeCopy<'v> {
+        let imported = Some(Rc::clone(&other.import_links));
+        TreeCopy { made_inside: other.made_inside.clone(), imported, ..self }
     }
 
     /// Whether it copies from `from` to `to`.
@@ -169,6 +171,7 @@ impl<'v> TreeCopy<'v> {
         self.stack.clear();
         self.entered.clear();
         self.made.clear();
+        self.refused = None;
     }
 
     fn enter(&mut self, dir: &Node, path: &[u8]) -> Result<()> {
@@ -238,8 +241,7 @@ impl<'v> TreeCopy<'v> {
             }
         }
         if node.is_dir() && self.same_volume() && self.made.contains(&node.ino()) {
-            let what = "a directory cannot be copied into itself";
-            self.refused = Some(Error::refused(self.from.show(&path), what));
+            self.is_into_itself(&path);
             return Ok(None);
         }
         if node.is_dir() {
@@ -262,7 +264,7 @@ impl<'v> TreeCopy<'v> {
 
     /// What a file's content goes to instead of `old`.
     fn filled(&self, old: Node, path: &[u8]) -> Result<Node> {
-        target::inside(self.to, &self.made_links, old, path, self.rules.no_clobber)
+        target::inside(self.to, &self.made_inside, old, path, self.rules.no_clobber)
     }
 
     /// Makes it, in the place of what has the name already if `taken`.
@@ -313,18 +315,17 @@ impl<'v> TreeCopy<'v> {
     /// Other names of `node` become names of `made`.
     fn remember(&mut self, node: &Node, made: Node) {
         if self.rules.preserve && node.attr.nlink > 1 {
-            self.copies.insert(made.ino());
-            if let Some(gone) = self.links.insert(node.ino(), made) {
-                self.copies.remove(&gone.ino());
-            }
+            self.made_inside.add_copy(made.ino());
+            self.links.insert(node.ino(), made);
         }
     }
 
     fn overwrites(&self, node: &Node, old: &Node) -> bool {
         let files = node.attr.kind == FileKind::File && old.attr.kind == FileKind::File;
         // Another name of the old file must not get this content.
-        let is_copy = self.copies.contains(&old.ino());
-        files && !(self.rules.preserve && (old.attr.nlink > 1 || is_copy))
+        let is_imported = || self.imported.as_ref().is_some_and(|links| links.is_copy(old.ino()));
+        let is_copy = || self.made_inside.is_copy(old.ino()) || is_imported();
+        files && !(self.rules.preserve && (old.attr.nlink > 1 || is_copy()))
     }
 
     fn may_replace(&self, node: &Node, path: &[u8], old: &Node, to: &[u8]) -> Result<()> {
@@ -359,8 +360,17 @@ impl<'v> TreeCopy<'v> {
             Some(old) => old,
             None => self.make(&node, &path, parent, name, &to_path)?,
         };
+        // Else it is met where the directory is listed that it was made in.
+        if fresh && self.same_volume() && parent.ino() == node.ino() {
+            self.is_into_itself(&path);
+        }
         self.made.insert(made.ino());
         Ok(self.frame((node, path), (made, to_path), left, fresh))
+    }
+
+    fn is_into_itself(&mut self, path: &[u8]) {
+        let what = "a directory cannot be copied into itself";
+        self.refused = Some(Error::refused(self.from.show(path), what));
     }
 
     /// In reverse order.
@@ -390,13 +400,8 @@ impl<'v> TreeCopy<'v> {
         if self.rules.preserve {
             return self.attributes(&frame.from, from_path, &frame.to, to_path);
         }
-        if !frame.fresh {
-            return Ok(());
-        }
-        // While it was filled it had to be writable for nobody: set what `make` masked.
-        let perm = frame.from.attr.perm & 0o777 & !self.cx.umask;
-        let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-        self.set(&frame.to, &set, to_path)
+        // By the umask, or the ACL that its directory hands on, since it was made.
+        Ok(())
     }
 
     fn make(
@@ -414,7 +419,7 @@ impl<'v> TreeCopy<'v> {
             FileKind::Symlink => {
                 let target = self.from.fs().readlink(node.ino()).at(self.from, path)?;
                 let made = fs.symlink(cx, parent.ino(), name, &target);
-                made.inspect(|entry| self.made_links.add(entry.attr.ino))
+                made.inspect(|entry| self.made_inside.add_link(entry.attr.ino))
             }
             kind => fs.mknod(cx, parent.ino(), name, kind, perm, rdev),
         };
@@ -438,6 +443,10 @@ impl<'v> TreeCopy<'v> {
         let mut draft = Draft::new(self.to, parent, name, replace).at(self.to, to_path)?;
         let linked =
             draft.make(|name| self.to.fs().link(&self.cx, first.ino(), parent.ino(), name));
+        if matches!(linked, Err(FsError::Posix(Errno::EXDEV))) {
+            // In another subvolume of the target it is a file of its own.
+            return Ok(false);
+        }
         drop(Node::held(self.to.fs(), linked.at(self.to, to_path)?));
         let set = SetAttr { ctime: Some(node.attr.ctime), ..SetAttr::default() };
         self.set(first, &set, to_path)?;

@@ -24,7 +24,7 @@ const JUST_MADE: &str = "is a symbolic link that was just made; nothing is writt
 /// With `kept` what is there stays as it is, and is only looked for.
 pub(super) fn inside(
     volume: &Volume,
-    own: &MadeLinks,
+    own: &MadeInside,
     old: Node,
     path: &[u8],
     kept: bool,
@@ -32,7 +32,7 @@ pub(super) fn inside(
     let refused = |what: &str| Error::refused(volume.show(path), what);
     let node = match old.is_symlink() {
         false => old,
-        true if !kept && own.has(old.ino()) => return Err(refused(JUST_MADE)),
+        true if !kept && own.has_link(old.ino()) => return Err(refused(JUST_MADE)),
         true => match volume.find(path, true) {
             Err(FsError::Posix(Errno::ENOENT)) => return Err(refused(NOWHERE)),
             found => found.at(volume, path)?,
@@ -63,17 +63,29 @@ impl OwnLinks {
     }
 }
 
-/// Those that a command made in one volume.
+/// What all copies of a command made in one volume, from wherever.
 #[derive(Clone, Default)]
-pub(super) struct MadeLinks(Rc<RefCell<HashSet<Ino>>>);
+pub(super) struct MadeInside {
+    links: Rc<RefCell<HashSet<Ino>>>,
+    /// Files that other names may still become links to: nothing else is written into them.
+    copies: Rc<RefCell<HashSet<Ino>>>,
+}
 
-impl MadeLinks {
-    pub(super) fn add(&self, link: Ino) {
-        self.0.borrow_mut().insert(link);
+impl MadeInside {
+    pub(super) fn add_link(&self, link: Ino) {
+        self.links.borrow_mut().insert(link);
     }
 
-    fn has(&self, link: Ino) -> bool {
-        self.0.borrow().contains(&link)
+    fn has_link(&self, link: Ino) -> bool {
+        self.links.borrow().contains(&link)
+    }
+
+    pub(super) fn add_copy(&self, file: Ino) {
+        self.copies.borrow_mut().insert(file);
+    }
+
+    pub(super) fn is_copy(&self, file: Ino) -> bool {
+        self.copies.borrow().contains(&file)
     }
 }
 

@@ -13,7 +13,7 @@ use super::fill::{self, FileAt};
 use super::host::HostName;
 use super::node::Node;
 use super::path::join;
-use super::target::{self, MadeLinks, OwnLinks};
+use super::target::{self, MadeInside, OwnLinks};
 use crate::error::{Error, Result};
 use crate::medium::{Ground, Place};
 use crate::volume::Volume;
@@ -26,6 +26,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 use vfs::FileKind;
 
 /// Something that a [`Transfer`] tells while it runs; paths are the host's.
@@ -66,10 +67,10 @@ pub struct Transfer<'v> {
     rules: CopyRules,
     listener: Option<Box<Listener<'v>>>,
     failed: Option<Box<Failed<'v>>>,
-    import_links: ImportLinks<'v>,
+    pub(super) import_links: Rc<ImportLinks<'v>>,
     export_links: ExportLinks,
     own_links: OwnLinks,
-    pub(super) made_links: MadeLinks,
+    pub(super) made_inside: MadeInside,
     /// Where the volume lies.
     image: Option<Place>,
 }
@@ -83,10 +84,10 @@ impl<'v> Transfer<'v> {
             rules,
             listener: None,
             failed: None,
-            import_links: ImportLinks::new(&**volume.fs()),
+            import_links: Rc::new(ImportLinks::new(&**volume.fs())),
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
-            made_links: MadeLinks::default(),
+            made_inside: MadeInside::default(),
             image: None,
         }
     }
@@ -186,7 +187,7 @@ impl<'v> Transfer<'v> {
     fn with_options<T>(&self, copy: impl FnOnce(&CopyOptions<'_>) -> T) -> T {
         let tell = |event: &Event<'_>| match event {
             Event::Made { ino: Some(ino), kind: FileKind::Symlink, .. } => {
-                self.made_links.add(*ino)
+                self.made_inside.add_link(*ino)
             }
             Event::Made { path, kind: FileKind::Symlink, .. } => self.own_links.add(path),
             Event::Made { path, so_far, .. } | Event::Data { path, so_far } => {
@@ -213,7 +214,7 @@ impl<'v> Transfer<'v> {
                 Some(Ground::File(dev, ino)) => Some((dev, ino)),
                 _ => None,
             },
-            import_links: self.rules.preserve.then_some(&self.import_links),
+            import_links: self.rules.preserve.then_some(&*self.import_links),
             export_links: self.rules.preserve.then_some(&self.export_links),
             progress: Some(&tell),
             lost: None,

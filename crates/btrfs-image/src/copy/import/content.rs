@@ -116,7 +116,7 @@ impl Import<'_> {
         let (cx, flags) = (Context::default(), WriteFlags::default());
         let mut done = 0;
         while done < len {
-            let part = &self.buffer[done..len];
+            let part = &self.buffer[done..len.min(done + self.piece)];
             match self.fs.write(&cx, ino, at + done as u64, part, flags).at(path, "write")? {
                 0 => return Err(FsError::from(Errno::ENOSPC)).at(path, "write"),
                 n => done += n,

@@ -90,14 +90,15 @@ impl Transfer<'_> {
 
     /// What the content goes to instead of `old`.
     fn filled(&self, old: Node, path: &[u8], kept: bool) -> Result<Node> {
-        target::inside(self.volume, &self.made_links, old, path, kept)
+        target::inside(self.volume, &self.made_inside, old, path, kept)
     }
 
     /// Whether the content of `seen` goes into the file that is there. Links, devices and
     /// pipes that are copied as such take its place.
     fn fills(&self, seen: &HostStat, old: &Node) -> bool {
-        let links = self.rules.preserve
-            && (seen.nlink > 1 || old.attr.nlink > 1 || self.import_links.is_copy(old.ino()));
+        let is_copy = |ino| self.import_links.is_copy(ino) || self.made_inside.is_copy(ino);
+        let links =
+            self.rules.preserve && (seen.nlink > 1 || old.attr.nlink > 1 || is_copy(old.ino()));
         let has_content = seen.is(FileKind::File) || !self.rules.recursive;
         old.attr.kind == FileKind::File && has_content && !links
     }

@@ -80,6 +80,11 @@ fn find_goes_on_behind_what_it_cannot_judge() {
     let empty = goes_on(&["find", &top, "-maxdepth", "1", "-empty"], &at("/b"));
     let expected: Vec<String> = ["/y", "/z"].iter().map(|path| at(path)).collect();
     assert_eq!(empty.lines().collect::<Vec<_>>(), expected);
+    // What passes by its name is found, whatever else cannot be told of it.
+    let by_name = ["find", &top, "-maxdepth", "1", "-empty", "-o", "-name", "b"];
+    let found = common::fine(&by_name);
+    let expected: Vec<String> = ["/b", "/y", "/z"].iter().map(|path| at(path)).collect();
+    assert_eq!(found.lines().collect::<Vec<_>>(), expected);
     let told = goes_on(&["find", &top, "-maxdepth", "1", "--json"], &at("/link"));
     let told: Vec<_> = told.lines().map(json).collect();
     let paths: Vec<_> = told.iter().map(|one| one["path"].as_str().expect("a path")).collect();

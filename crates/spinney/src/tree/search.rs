@@ -112,24 +112,26 @@ impl Clause {
         Ok(())
     }
 
-    /// Whether one group passes; `is_empty` is only asked where that matters.
+    /// Whether one group passes; `is_empty` is only asked where that matters. What it cannot tell is told where no group
+    /// passes without it.
     pub fn passes<E>(
         &self,
         seen: &Seen<'_>,
         is_empty: &dyn Fn() -> Result<bool, E>,
     ) -> Result<bool, E> {
+        let mut unknown = None;
         for group in &self.groups {
-            let mut all = true;
-            for (wanted, test) in group {
-                if all {
-                    all = test.passes(seen, is_empty)? == *wanted;
-                }
-            }
-            if all {
-                return Ok(true);
+            let mut passes = group.iter().map(|(wanted, test)| {
+                let passes = test.passes(seen, is_empty)?;
+                Ok(passes == *wanted)
+            });
+            match passes.find(|passed| !matches!(passed, Ok(true))) {
+                None => return Ok(true),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => unknown = unknown.or(Some(error)),
             }
         }
-        Ok(false)
+        unknown.map_or(Ok(false), Err)
     }
 }
 

@@ -26,6 +26,8 @@ const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
 /// A copy of what cannot be shared.
 /// Chosen, not measured.
 const COPY: usize = 1 << 17;
+/// What of it becomes a hole where it is zeros.
+const BLOCK: usize = 4096;
 /// Subvolumes that are cloned from, and remembered.
 /// Chosen, not measured.
 const ORIGINS: usize = 64;
@@ -225,36 +227,51 @@ impl<'v> InVolume<'v> {
                 return Err(Errno::EINTR.into());
             }
             let target = at + (next - offset);
-            let (data, hole) = self.next_data(from.ino(), next, end)?;
+            let data = self.next_data(from.ino(), next, end)?;
             if data > next {
                 self.clear(to, target, data - next)?;
                 next = data;
                 continue;
             }
-            let most = (hole - next).min(COPY as u64) as usize;
+            let most = (end - next).min(COPY as u64) as usize;
             let got = self.fs().read(from.ino(), next, &mut buffer[..most])?;
             if got == 0 {
                 return Err(Errno::EINVAL.into());
             }
-            write_all(self.fs(), to, target, &buffer[..got])?;
+            self.put(to, target, &buffer[..got])?;
             next += got as u64;
         }
         Ok(())
     }
 
-    /// Where content begins from `at` on, and the hole behind it, both up to `end`. EINVAL: the file ends in front of that.
-    fn next_data(&self, ino: vfs::Ino, at: u64, end: u64) -> Result<(u64, u64)> {
+    /// Writes it; blocks of zeros become holes. Where data ends in the source is not asked: that would be looked for
+    /// through all extents that follow.
+    fn put(&self, to: vfs::Ino, at: u64, content: &[u8]) -> Result<()> {
+        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+        let mut done = at;
+        let blocks: Vec<&[u8]> = content.chunks(BLOCK).collect();
+        for run in blocks.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+            let len: usize = run.iter().map(|block| block.len()).sum();
+            let from = (done - at) as usize;
+            match is_zero(run[0]) {
+                true => self.clear(to, done, len as u64)?,
+                false => write_all(self.fs(), to, done, &content[from..from + len])?,
+            }
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Where content begins from `at` on, up to `end`. EINVAL: the file ends in front of that.
+    fn next_data(&self, ino: vfs::Ino, at: u64, end: u64) -> Result<u64> {
         let data = match self.fs().seek(ino, at, SeekWhence::Data) {
             Err(FsError::Posix(Errno::ENXIO)) => match self.fs().getattr(ino)?.size {
                 size if size <= at => return Err(Errno::EINVAL.into()),
-                size => return Ok((size.min(end), size.min(end))),
+                size => size,
             },
             found => found?,
         };
-        match data < end {
-            true => Ok((data, self.fs().seek(ino, data, SeekWhence::Hole)?.min(end))),
-            false => Ok((end, end)),
-        }
+        Ok(data.min(end))
     }
 
     /// A hole; the file reaches up to its end, or further.

@@ -140,8 +140,7 @@ impl View<'_> {
 
     /// The last key at or before `at` that the commit at work changes.
     pub fn sealed(&self, tree: TreeId, at: &Key) -> Option<Key> {
-        let sealed = self.layers.sealed.as_ref()?;
-        sealed.items.previous(tree, at).found.map(|(key, _)| key)
+        self.layers.sealed.as_ref()?.items.changed_before(tree, at)
     }
 
     /// All items of `from`'s object from `from` on, one at a time.

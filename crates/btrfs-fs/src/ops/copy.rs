@@ -242,10 +242,13 @@ fn clone(
 }
 
 /// Content that the file's item has: it is copied, as by the kernel. To share it would change the source, which may be
-/// in a read-only subvolume, or somebody else's, or in snapshots that have it as it is.
+/// in a read-only subvolume, or somebody else's, or in snapshots that have it as it is. More may follow behind such an
+/// item, which is shared where the source may be changed.
 fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
     let state = source.read()?;
-    Ok(state.item.size <= engine.core.sector() && has_item(engine, source)?)
+    let may_stay =
+        state.item.size <= engine.core.sector() || engine.subvols.is_read_only(source.id.tree);
+    Ok(may_stay && has_item(engine, source)?)
 }
 
 /// The caller holds it.

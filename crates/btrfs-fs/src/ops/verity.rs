@@ -205,7 +205,7 @@ fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8]) -> Result<()> 
 fn give_up(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
     engine.core.health.changeable().fs()?;
     drop_all(engine, inode)?;
-    let _room = engine.reserver.reserve_removal(cost::remove_orphan_item())?;
+    let _room = engine.reserver.reserve_removal(cost::give_up_verity())?;
     let mut state = inode.write()?;
     engine.inodes.orphans().end_steps(&engine.core.begin(), inode.id, &mut state);
     Ok(())

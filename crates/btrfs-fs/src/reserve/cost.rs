@@ -285,6 +285,11 @@ pub(crate) fn remove_orphan_item() -> Cost {
     cost(1, REWRITTEN, 0)
 }
 
+/// The orphan item of a verity tree that is not made; the slot of an inode without a name is told of once more.
+pub(crate) fn give_up_verity() -> Cost {
+    cost(2, REWRITTEN, 0)
+}
+
 /// Blocks of a verity tree, of `bytes` together, in `runs` of keys. Items are of 1 KiB at least.
 pub(crate) fn verity_blocks(runs: u64, bytes: u64) -> Cost {
     cost(runs * RUN, bytes + bytes / 1024 * 25, 0)

@@ -75,6 +75,7 @@ mod tests {
         assert_eq!(delta.next(T, &key(5)).at, key(5));
         let previous = delta.previous(T, &key(18));
         assert_eq!((previous.at, previous.found), (key(9), None));
+        assert_eq!(delta.changed_before(T, &key(15)), Some(key(15)), "whoever went around");
         delta.edit(T, 300, |o| o.put(EXTENT_DATA, 14, [1].into(), Base::Possible));
         assert_eq!(delta.next(T, &key(12)).found, Some((key(14), Some([1].into()))));
         assert_eq!(delta.previous(T, &key(18)).found, Some((key(14), Some([1].into()))));

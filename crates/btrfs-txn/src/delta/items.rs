@@ -215,6 +215,15 @@ impl ItemDelta {
         Beside::of(at, object.items.at_or_before(&(at.kind, at.offset)))
     }
 
+    /// The last changed key at or before `from`, whatever is known to be bare: what was deleted counts.
+    pub fn changed_before(&self, tree: TreeId, from: &Key) -> Option<Key> {
+        let shard = self.shards[shard_of(tree, from.objectid)].lock();
+        let object = shard.objects.get(&(tree, from.objectid))?;
+        Beside::of(*from, object.items.at_or_before(&(from.kind, from.offset)))
+            .found
+            .map(|found| found.0)
+    }
+
     /// The object ids that each tree has changes of, ascending, calling `rest` now and then.
     /// Sealed deltas only.
     pub fn objects(&self, mut rest: impl FnMut()) -> BTreeMap<TreeId, Vec<u64>> {

@@ -198,12 +198,12 @@ impl Dispatcher {
         config: &Config,
         polling: &Arc<Polling>,
     ) -> Dispatcher {
-        let nodes = notifier.nodes();
         let queues = crate::sys::possible_cpus().iter().max().map_or(0, |last| last + 1);
-        let (keeps_atime, refuses_writers) = (fs.keeps_atime(), fs.refuses_writers());
         Dispatcher {
+            keeps_atime: fs.keeps_atime(),
+            refuses_writers: fs.refuses_writers(),
             fs,
-            nodes,
+            nodes: notifier.nodes(),
             notifier,
             counters: counters::Counters::new(),
             polling: polling.clone(),
@@ -216,9 +216,7 @@ impl Dispatcher {
             waits: waits::Waits::default(),
             listings: listings::Listings::default(),
             cache_negative: config.cache_negative,
-            keeps_atime,
             open_errors: config.open_errors,
-            refuses_writers,
             writeback: config.writeback,
             page: u64::from(crate::sys::page_size()),
             owners: config.owners,

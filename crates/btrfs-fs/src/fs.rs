@@ -205,6 +205,16 @@ impl BtrfsFs {
         crate::ops::verity::enable(self.open()?, caller, ino, wish, goes_on)
     }
 
+    /// The error that `enable_verity` would have by now, where nothing is done yet.
+    pub(crate) fn may_enable_verity(
+        &self,
+        caller: &crate::Caller,
+        ino: Ino,
+        wish: &crate::VerityWish,
+    ) -> Result<()> {
+        crate::ops::verity::may_enable(self.open()?, Some(caller), ino, wish).map(drop)
+    }
+
     /// What it is verified by. ENODATA: it is not.
     pub fn measure_verity(&self, ino: Ino) -> Result<fs_verity::Descriptor> {
         crate::ops::verity::measure(self.open()?, ino)

@@ -29,6 +29,8 @@ pub(super) fn control(
 fn enable(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Controlled> {
     let wish = read(input)?;
     let caller = super::caller(asker)?;
+    // Who may not makes nobody send or forget anything.
+    fs.may_enable_verity(&caller, ino, &wish)?;
     // What a program has written by now is to be in what is verified; what comes later is refused.
     asker.fetch(ino)?;
     fs.enable_verity_while(Some(&caller), ino, &wish, &mut || asker.goes_on())?;

@@ -13,7 +13,7 @@ use super::subvolume;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents;
-use crate::inode::{Inode, change, put_inode};
+use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost;
 use crate::subvol::Caller;
 use crate::verity::{put_bytes, put_descriptor};
@@ -52,13 +52,12 @@ impl Wish {
 }
 
 /// EEXIST: it is one already. EBUSY: it is about to become one. EPERM: it may only grow.
-pub(crate) fn enable(
+pub(crate) fn may_enable(
     engine: &Engine,
     caller: Option<&Caller>,
     ino: Ino,
     wish: &Wish,
-    goes_on: GoesOn<'_>,
-) -> Result<()> {
+) -> Result<Ref<Inode>> {
     let inode = engine.inodes.get(ino)?;
     if let Some(caller) = caller {
         subvolume::may_write(engine, caller, inode.id, &*inode.read()?)?;
@@ -70,6 +69,19 @@ pub(crate) fn enable(
     if wish.signature.len() > MAX_SIGNATURE {
         return Err(Errno::EMSGSIZE.into());
     }
+    may_begin(&*inode.read()?)?;
+    Ok(inode)
+}
+
+/// Errors as of `may_enable`.
+pub(crate) fn enable(
+    engine: &Engine,
+    caller: Option<&Caller>,
+    ino: Ino,
+    wish: &Wish,
+    goes_on: GoesOn<'_>,
+) -> Result<()> {
+    let inode = may_enable(engine, caller, ino, wish)?;
     begin(engine, &inode)?;
     let made = make(engine, &inode, wish, goes_on);
     if made.is_err() {
@@ -85,18 +97,22 @@ pub(crate) fn enable(
     made
 }
 
-/// Also an inode without a name gets an item that is ours: its own goes when it gets one.
-fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
-    let _room = engine.reserver.reserve(cost::touch())?;
-    let mut state = engine.write(inode)?;
-    check_file(&state)?;
+fn may_begin(state: &State) -> Result<()> {
+    check_file(state)?;
     if state.item.flags & RO_VERITY != 0 {
         return Err(Errno::EEXIST.into());
     }
     if state.making_verity {
         return Err(Errno::EBUSY.into());
     }
-    state.content_is_replaced()?;
+    state.content_is_replaced()
+}
+
+/// Also an inode without a name gets an item that is ours: its own goes when it gets one.
+fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
+    let _room = engine.reserver.reserve(cost::touch())?;
+    let mut state = engine.write(inode)?;
+    may_begin(&state)?;
     let op = engine.core.begin_change().fs()?;
     state.making_verity = true;
     engine.inodes.orphans().begin_steps(&op, inode.id);

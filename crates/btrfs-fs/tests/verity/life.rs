@@ -3,7 +3,10 @@
 
 use super::*;
 use btrfs_fs::Caller;
+use btrfs_fs::control::{verity::write_enable, wire::ENABLE_VERITY};
+use std::cell::Cell;
 use std::time::Duration;
+use vfs::{Asker, Control, Who};
 
 const SMALL_BLOCKS: (HashAlgorithm, u32) = (HashAlgorithm::Sha512, 1024);
 
@@ -186,6 +189,46 @@ fn who_may_not_write_the_file_does_not_enable() {
     fs.setattr(&CX, ino, &SetAttr { perm: Some(0o644), ..SetAttr::default() }).expect("chmod");
     fs.enable_verity(Some(&other), ino, &plain()).expect("its owner");
     fs.measure_verity(ino).expect("measure");
+    fs.destroy().expect("close");
+}
+
+/// Who asks through a mount, and how often the kernel is to send what it holds and to forget it.
+struct Through {
+    uid: u32,
+    fetched: Cell<u32>,
+}
+
+impl Asker for Through {
+    fn who(&self) -> vfs::Result<Who> {
+        let (uid, admin) = (self.uid, self.uid == 0);
+        Ok(Who { uid, gid: uid, groups: Vec::new(), umask: 0o22, admin })
+    }
+
+    fn fetch(&self, _: Ino) -> vfs::Result<()> {
+        self.fetched.set(self.fetched.get() + 1);
+        Ok(())
+    }
+}
+
+#[test]
+fn who_may_not_enable_makes_the_kernel_forget_nothing() {
+    let (_dir, path) = ours();
+    let fs = open(&path);
+    let ino = new_file(&fs, "file", b"content");
+    let asked = |uid, ino, wish: &VerityWish| {
+        let asker = Through { uid, fetched: Cell::new(0) };
+        let done = fs.control(&asker, ino, ENABLE_VERITY, &write_enable(wish, 0, 0));
+        (done.err().map(|error| error.errno()), asker.fetched.get())
+    };
+    assert_eq!(asked(1000, ino, &plain()), (Some(libc::EACCES), 0));
+    let large = wish(HashAlgorithm::Sha256, 16384, &[]);
+    assert_eq!(asked(0, ino, &large), (Some(libc::EINVAL), 0));
+    assert_eq!(asked(0, fs.root(), &plain()), (Some(libc::EISDIR), 0));
+    let appended = new_file(&fs, "appended", b"content");
+    fs.set_flags(&CX, appended, 0x20).expect("chattr");
+    assert_eq!(asked(0, appended, &plain()), (Some(libc::EPERM), 0));
+    assert_eq!(asked(0, ino, &plain()), (None, 2));
+    assert_eq!(asked(0, ino, &plain()), (Some(libc::EEXIST), 0));
     fs.destroy().expect("close");
 }
 

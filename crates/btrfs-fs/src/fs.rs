@@ -292,6 +292,11 @@ impl FileSystem for BtrfsFs {
         }
     }
 
+    fn is_held(&self, ino: Ino) -> bool {
+        let claimed = |engine: &Engine| engine.inodes.table().is_claimed(id_of(ino));
+        !is_stand_in(ino) && self.open().is_ok_and(claimed)
+    }
+
     fn keeps_atime(&self) -> bool {
         self.open().is_ok_and(|engine| engine.options.atime != crate::Atime::Never)
     }

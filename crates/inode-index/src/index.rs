@@ -231,6 +231,17 @@ impl<T: Send + Sync + 'static> Index<T> {
         }
     }
 
+    /// The claims on this number by now, with an entry or without.
+    pub fn claims(&self, pin: &Pin<'_>, number: u64) -> u64 {
+        self.guarded(pin);
+        let Some(leaf) = self.tree.leaf(pin, number) else { return 0 };
+        match self.held(pin, leaf.slot(number).load(Ordering::SeqCst)) {
+            Found::Nothing | Found::Reserved => 0,
+            Found::Left(claims) => claims,
+            Found::Entry(entry) => entry.claims(),
+        }
+    }
+
     /// Takes `entry` out if nobody else refers to it. With `keep_claims` its claims stay in its
     /// slot; without, one that has any stays.
     pub fn evict(&self, pin: &Pin<'_>, number: u64, entry: &Ref<T>, keep_claims: bool) -> bool {

@@ -45,6 +45,7 @@ fn step(
     let (n, claims) = (number(rng), rng.below(3));
     let pin = epochs.pin();
     let known = model.get(&n).copied();
+    assert_eq!(index.claims(&pin, n), known.map_or(0, |(_, claims)| claims));
     match rng.below(7) {
         0 => match index.reserve(n) {
             Ok(reservation) => {
@@ -179,7 +180,10 @@ fn what_is_idle_goes_in_pieces() {
     );
     drop(busy);
     assert_eq!(sweep(true, 10_000), (501, 100, 1));
+    let claims = || [3, 5].map(|number| index.claims(&epochs.pin(), number));
+    assert_eq!(claims(), [1, 1]);
     assert!(index.give_back(&epochs.pin(), 3, 1).is_none());
+    assert_eq!(claims(), [0, 1]);
     assert!(index.reserve(3).is_ok(), "the last claim is given back");
     assert_eq!(index.reserve(5).err(), Some(Reserve::InUse), "a claim is left on it");
 }

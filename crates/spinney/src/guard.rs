@@ -188,6 +188,10 @@ impl FileSystem for Guard {
         self.btrfs.forget(ino, count);
     }
 
+    fn is_held(&self, ino: Ino) -> bool {
+        self.btrfs.is_held(ino)
+    }
+
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.there()?.getattr(ino)
     }

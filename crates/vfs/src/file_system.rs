@@ -167,6 +167,11 @@ pub trait FileSystem: Send + Sync {
     fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry>;
     /// Gives `count` lookup references back.
     fn forget(&self, ino: Ino, count: u64);
+    /// Whether there are lookup references on it still, or again: those of `forget` may be some of many, and may come
+    /// behind a lookup of the same inode. False where nobody counts them.
+    fn is_held(&self, _ino: Ino) -> bool {
+        false
+    }
     /// What is so now, unwritten content included.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
     /// True if reads may change access times. None of the calls here does by itself: who

@@ -195,6 +195,13 @@ impl InodeTable {
         Some(unclaimed)
     }
 
+    /// Whether somebody has lookup references on it, be it in memory or not.
+    pub(crate) fn is_claimed(&self, id: InodeId) -> bool {
+        let pin = self.epochs.pin();
+        let tree = self.trees.get(&pin, id.tree.0);
+        tree.is_some_and(|tree| tree.inodes.claims(&pin, id.objectid) != 0)
+    }
+
     /// A place for an inode that is about to be made.
     pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
         let ino = ino::number(id)?;

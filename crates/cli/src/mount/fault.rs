@@ -124,6 +124,7 @@ mod serving {
             fn root(&self) -> Ino;
             fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry>;
             fn forget(&self, ino: Ino, count: u64);
+            fn is_held(&self, ino: Ino) -> bool;
             fn getattr(&self, ino: Ino) -> Result<Attr>;
             fn refuses_writers(&self) -> bool;
             fn may_write(&self, ino: Ino) -> Result<()>;

@@ -55,10 +55,13 @@ impl Dispatcher {
         // The root's first reference belongs to the mount and was never counted.
         if nodeid != ROOT_ID && count != 0 && !self.is_closed() {
             let ino = self.nodes.to_ino(nodeid);
-            self.ends.take(ino);
-            self.read.take(ino);
-            self.listed.take(ino);
             self.fs.forget(ino, count);
+            // The kernel forgets what it knew of before, and may have looked it up anew.
+            if !self.fs.is_held(ino) {
+                self.ends.take(ino);
+                self.read.take(ino);
+                self.listed.take(ino);
+            }
         }
     }
 

@@ -135,3 +135,26 @@ fn a_page_that_the_kernel_keeps_when_the_file_is_cut_is_cleared() {
     cut(&served, ino, 300);
     assert_eq!(served.cleared(), 1);
 }
+
+/// A FORGET of what the kernel evicted comes behind its next LOOKUP, and is not of what it knows by then.
+#[test]
+fn what_is_noted_of_an_inode_lasts_until_the_last_reference_goes() {
+    let served = Served::new(&Config::default());
+    let ino = served.new_file("file", 100);
+    served.done(Opcode::Lookup, served.fs.root(), &[0u32; 0], b"file\0");
+    served.read(ino, 0, 4096);
+    let forget = |nlookup| {
+        let outcome = served.asked(Opcode::Forget, ino, &ForgetIn { nlookup }, &[]);
+        assert_eq!(outcome, Outcome::Silent);
+    };
+    let noted = || {
+        let Dispatcher { ends, read, .. } = &served.dispatcher;
+        [ends.of(ino).is_some(), read.of(ino).is_some()]
+    };
+    forget(1);
+    assert_eq!(noted(), [true; 2]);
+    served.write(ino, 200, 100);
+    assert_eq!(served.cleared(), 1);
+    forget(1);
+    assert_eq!(noted(), [false; 2]);
+}

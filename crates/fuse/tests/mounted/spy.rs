@@ -254,6 +254,7 @@ impl FileSystem for Spy {
 
     delegate! {
         fn forget(&self, ino: Ino, count: u64);
+        fn is_held(&self, ino: Ino) -> bool;
         fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
         fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
         fn rename(&self, cx: &Context, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8], mode: RenameMode) -> Result<()>;

@@ -128,6 +128,10 @@ impl FileSystem for RefFs {
         self.state().forget(ino, count);
     }
 
+    fn is_held(&self, ino: Ino) -> bool {
+        self.state().inodes.get(&ino).is_some_and(|inode| inode.lookups != 0)
+    }
+
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.state().attr(ino)
     }

@@ -49,6 +49,8 @@ impl Asker for Asking<'_> {
     }
 
     fn fetch(&self, ino: Ino) -> Result<()> {
+        // One place is enough for one thread. What comes behind this takes its own again.
+        drop(self.place.take());
         match self.dispatcher.pages_sent(&self.listening, self.request, ino)? {
             true => Ok(()),
             false => Err(Errno::ETXTBSY.into()),

@@ -94,7 +94,7 @@ impl Dispatcher {
     }
 
     /// The kernel drops all pages of a file, and sends those that were written, one by one. It is waited for
-    /// as long as threads can be spared; EINTR: the caller has got a signal.
+    /// as long as threads can be spared, and comes later where none can; EINTR: the caller has got a signal.
     pub(super) fn fetch_all_pages(&self, request: &Request<'_>, ino: Ino) -> vfs::Result<()> {
         let listening = self.waits.listen(request.header.unique);
         self.pages_sent(&listening, request, ino).map(drop)
@@ -107,8 +107,8 @@ impl Dispatcher {
         request: &Request<'_>,
         ino: Ino,
     ) -> vfs::Result<bool> {
-        let Some(_place) = self.waiters.enter_for_long(request.origin) else { return Ok(true) };
         let ticket = self.notifier.drop_pages(ino, 0, 0);
+        let Some(_place) = self.waiters.enter_for_long(request.origin) else { return Ok(true) };
         let begun = Instant::now();
         let mut sent = false;
         listening.wait(&mut || {

@@ -3,10 +3,11 @@
 use super::*;
 use crate::abi::record::*;
 use crate::abi::{Wire, fattr};
+use crate::config::Controls;
 use crate::device::Device;
 use std::time::Duration;
 use testkit::RefFs;
-use vfs::FileKind;
+use vfs::{Asker, Controlled, FileKind};
 
 /// Of FS_IOC_SETFLAGS.
 const APPEND: u32 = 0x20;
@@ -157,4 +158,38 @@ fn what_is_noted_of_an_inode_lasts_until_the_last_reference_goes() {
     assert_eq!(served.cleared(), 1);
     forget(1);
     assert_eq!(noted(), [false; 2]);
+}
+
+/// Works for long, and fetches what the kernel has of the file behind that, as the one who enables fs-verity.
+struct Working;
+
+impl Control for Working {
+    fn control(&self, asker: &dyn Asker, ino: Ino, _: u32, _: &[u8]) -> vfs::Result<Controlled> {
+        (0..100).try_for_each(|_| asker.goes_on())?;
+        asker.fetch(ino)?;
+        Ok(Controlled::default())
+    }
+}
+
+#[test]
+fn who_works_for_long_fetches_pages_all_the_same() {
+    let control = Some(Controls(Arc::new(Working)));
+    let served = Served::new(&Config { control, ..Config::default() });
+    let ino = served.new_file("file", 100);
+    let work = || served.asked(Opcode::Ioctl, ino, &IoctlIn { cmd: 1, ..Default::default() }, &[]);
+    assert_eq!(work(), Outcome::Refuse(libc::EBUSY), "nobody serves beside");
+    // Two threads, so one may take long.
+    served.dispatcher.served_by(2, 0);
+    let outcome = std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        while served.notifier.queued().1 == 0 && !working.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(!working.is_finished(), "it waits for who tells the kernel");
+        scope.spawn(|| served.notifier.run());
+        let outcome = working.join().expect("no panic");
+        served.notifier.close();
+        outcome
+    });
+    assert!(matches!(outcome, Outcome::Reply(_)), "{outcome:?}");
 }

@@ -218,20 +218,9 @@ impl InodeTable {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     patience -= 1;
                 }
-                Err(Reserve::InUse) => panic!("inode number {id:?} was in use {}", self.tell(id)),
+                Err(Reserve::InUse) => panic!("inode number {id:?} was in use"),
             }
         }
-    }
-
-    /// What is known of an inode that should not be there.
-    fn tell(&self, id: InodeId) -> String {
-        let Some(inode) = self.find(id, 0) else { return "by one that is gone".into() };
-        let state = inode.state.read();
-        let (item, gone) = (&state.item, (state.erasing, state.erased));
-        format!(
-            "by one of generation {}, {} links, erasing and erased: {gone:?}",
-            item.generation, item.nlink
-        )
     }
 
     fn is_loaded(&self, id: InodeId) -> bool {

@@ -202,13 +202,21 @@ impl<T: Send + 'static> Index<T> {
         for number in numbers {
             match self.take_out(number, &mut leaves) {
                 true => seen.gone += 1,
-                false => seen.unclaimed += usize::from(self.claims(number) == Some(0)),
+                false => seen.unclaimed += usize::from(self.claims_of(number) == Some(0)),
             }
         }
         seen
     }
 
-    fn claims(&self, number: u64) -> Option<u64> {
+    pub fn claims(&self, _: &Pin<'_>, number: u64) -> u64 {
+        match self.0.lock().get(&number) {
+            Some(Slot::Entry(entry)) => Ref::claims(entry),
+            Some(Slot::Left(claims)) => *claims,
+            None => 0,
+        }
+    }
+
+    fn claims_of(&self, number: u64) -> Option<u64> {
         match self.0.lock().get(&number)? {
             Slot::Entry(entry) => Some(Ref::claims(entry)),
             Slot::Left(_) => None,

@@ -151,8 +151,9 @@ impl Inodes {
         self.table.get(id, lookups, || self.load(id))
     }
 
-    /// A place for an inode that is about to be made; its number is new.
-    pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
+    /// A place for an inode that is about to be made; its number is new. `None`: it is not, see
+    /// [`InodeTable::reserve`].
+    pub(crate) fn reserve(&self, id: InodeId) -> Result<Option<Reserved<'_>>> {
         self.one_more();
         self.table.reserve(id)
     }

@@ -202,15 +202,16 @@ impl InodeTable {
         tree.is_some_and(|tree| tree.inodes.claims(&pin, id.objectid) != 0)
     }
 
-    /// A place for an inode that is about to be made.
-    pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
+    /// A place for an inode that is about to be made. `None`: one of an earlier mount, which is gone from the volume, has
+    /// the number in memory still.
+    pub(crate) fn reserve(&self, id: InodeId) -> Result<Option<Reserved<'_>>> {
         let ino = ino::number(id)?;
         let tree = self.tree(&self.epochs.pin(), id.tree)?;
         // Milliseconds that a look for what is not there may take.
         let mut patience = 10_000;
         loop {
             match tree.inodes.reserve(id.objectid) {
-                Ok(place) => return Ok(Reserved { id, ino, place, table: self, tree }),
+                Ok(place) => return Ok(Some(Reserved { id, ino, place, table: self, tree })),
                 Err(Reserve::NoMemory) => return Err(Errno::ENOMEM.into()),
                 // Who asks for a number before there is such an inode (by a handle of an earlier mount, say) is about to
                 // hear that there is none.
@@ -218,9 +219,14 @@ impl InodeTable {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     patience -= 1;
                 }
+                Err(Reserve::InUse) if self.is_erased(id) => return Ok(None),
                 Err(Reserve::InUse) => panic!("inode number {id:?} was in use"),
             }
         }
+    }
+
+    fn is_erased(&self, id: InodeId) -> bool {
+        self.find(id, 0).is_some_and(|inode| inode.state.read().erased)
     }
 
     fn is_loaded(&self, id: InodeId) -> bool {

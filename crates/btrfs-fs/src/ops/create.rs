@@ -10,9 +10,9 @@ use crate::names::{self, Target};
 use crate::options::compression::PROPERTY;
 use crate::reserve::cost;
 use crate::xattrs;
-use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, InodeItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
 use btrfs_txn::delta::{Base, ObjectEdit};
 use btrfs_txn::{Op, View};
 use inode_index::Ref;
@@ -196,8 +196,7 @@ fn prepare<'e>(
     new: &New<'_>,
 ) -> Result<Prepared<'e>> {
     let view = engine.core.view();
-    let objectid = engine.subvols.allocate(&engine.core.store, &view, dir.id.tree)?;
-    let place = engine.inodes.reserve(InodeId::new(dir.id.tree, objectid))?;
+    let place = new_place(engine, &view, dir.id.tree)?;
     let is_dir = new.kind == FileKind::Dir;
     let default = match new.kind {
         FileKind::Symlink => None,
@@ -238,6 +237,16 @@ fn prepare<'e>(
         _ => xattrs::get(&view, dir.id, PROPERTY)?,
     };
     Ok(Prepared { place, item, inherited, property })
+}
+
+/// With a number that nobody has. The first ones of a mount may be those of orphans that it erased.
+fn new_place<'e>(engine: &'e Engine, view: &View<'_>, tree: TreeId) -> Result<Reserved<'e>> {
+    loop {
+        let objectid = engine.subvols.allocate(&engine.core.store, view, tree)?;
+        if let Some(place) = engine.inodes.reserve(InodeId::new(tree, objectid))? {
+            return Ok(place);
+        }
+    }
 }
 
 /// The default ACL of a directory. That it has none is remembered: most have none, and all that is

@@ -39,6 +39,28 @@ fn what_heard_of_a_remount_is_not_left_to_the_next_mount() {
     fs.destroy().expect("close");
 }
 
+/// As at a mount that erased an orphan of the one before, and committed that: the last number of the tree is that of
+/// an inode which is in memory still.
+#[test]
+fn a_number_of_what_was_erased_is_passed_over_while_that_is_in_memory() {
+    let fs = volume(128, 16384);
+    let engine = &fs.engine;
+    let first = new_file(&fs);
+    let held = engine.inodes.get(first).expect("it is there");
+    fs.unlink(&CX, fs.root(), b"file").expect("unlink");
+    fs.forget(first, 1);
+    fs.sync().expect("sync");
+    assert!(held.read().is_err(), "erased by who let it go");
+    fs.sync().expect("its end is committed");
+    // Numbers are looked up anew.
+    engine.subvols.add(TreeId::FS, [0; 16]);
+    let second = new_file(&fs);
+    assert_eq!(id_of(second).objectid, id_of(first).objectid + 1);
+    drop(held);
+    fs.forget(second, 1);
+    fs.destroy().expect("close");
+}
+
 /// A file of so many extents, and the inode that holds them too in the tree for moving content.
 fn moved(fs: &BtrfsFs, extents: u64) -> (Ino, InodeId) {
     let file = new_file(fs);

@@ -22,6 +22,8 @@ pub struct Inode {
 #[derive(Default)]
 pub struct State {
     pub loaded: bool,
+    /// Of an inode that is gone from the volume.
+    pub erased: bool,
     /// What only memory has.
     pub unwritten: u64,
 }

@@ -24,7 +24,7 @@ use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
 use btrfs_txn::delta::TreeAction;
 use inode_index::Ref;
-use vfs::{Entry, Result};
+use vfs::{Entry, Errno, FsError, Result};
 
 /// Checks what names and room any new subvolume needs in its directory, which is locked.
 pub(super) fn check_place(
@@ -136,6 +136,7 @@ pub(crate) fn create(
     let prepared = prepare(engine, caller, dir.id, &dir_state)?;
     let (tree, uuid) = engine.subvols.new_tree(prepared.item.otime)?;
     let place = engine.inodes.reserve(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
+    let place = place.ok_or(FsError::Posix(Errno::ESTALE))?;
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);
     // Before anybody can find its name.
     engine.subvols.add(tree, uuid);

@@ -64,7 +64,7 @@ impl Turns {
 
     /// Returns when `len` bytes at `offset` may be written that `way`; until what it returns is dropped.
     pub(crate) fn begin(&self, way: Way, offset: u64, len: u64) -> UnderWay<'_> {
-        let range = offset / self.stretch..(offset + len).div_ceil(self.stretch);
+        let range = self.stretches(offset, len);
         let mut queue = self.queue.lock();
         queue.last += 1;
         let number = queue.last;
@@ -73,6 +73,10 @@ impl Turns {
             self.ended.wait(&mut queue);
         }
         UnderWay { turns: self, number }
+    }
+
+    fn stretches(&self, offset: u64, len: u64) -> Range<u64> {
+        offset / self.stretch..(offset + len).div_ceil(self.stretch)
     }
 }
 
@@ -97,7 +101,7 @@ mod tests {
         /// Whether one who came now would have to wait.
         fn waits(&self, way: Way, offset: u64, len: u64) -> bool {
             let mut queue = self.queue.lock();
-            let range = offset / self.stretch..(offset + len).div_ceil(self.stretch);
+            let range = self.stretches(offset, len);
             queue.turns.push(Turn { number: 0, way, range });
             let waits = queue.must_wait(0);
             queue.turns.pop();

@@ -43,6 +43,10 @@ impl<T: Copy> Inodes<T> {
         self.noted.lock().get(&ino).copied()
     }
 
+    pub(super) fn has(&self, ino: Ino) -> bool {
+        self.of(ino).is_some()
+    }
+
     /// It is noted no longer. Whether it was.
     pub(super) fn take(&self, ino: Ino) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
@@ -64,7 +68,7 @@ mod tests {
         let inodes = Inodes::default();
         assert!(!inodes.take(Ino(1)));
         inodes.note(Ino(1));
-        let has = |ino| inodes.of(Ino(ino)).is_some();
+        let has = |ino| inodes.has(Ino(ino));
         assert!(has(1) && !has(2) && !inodes.take(Ino(2)));
         assert!(inodes.take(Ino(1)) && !inodes.take(Ino(1)) && !has(1));
         (0..=MOST as u64).for_each(|ino| inodes.note(Ino(ino)));

@@ -57,12 +57,17 @@ impl Dispatcher {
             let ino = self.nodes.to_ino(nodeid);
             self.fs.forget(ino, count);
             // The kernel forgets what it knew of before, and may have looked it up anew.
-            if !self.fs.is_held(ino) {
+            if self.is_noted(ino) && !self.fs.is_held(ino) {
                 self.ends.take(ino);
                 self.read.take(ino);
                 self.listed.take(ino);
             }
         }
+    }
+
+    /// Of most inodes nothing is, and who forgets them by the million asks no further.
+    fn is_noted(&self, ino: Ino) -> bool {
+        self.ends.has(ino) || self.read.has(ino) || self.listed.has(ino)
     }
 
     /// Names of `dir` have changed. By itself the kernel looks for that only where a listing begins: who goes on with one at a

@@ -1,5 +1,5 @@
-//! Which files of a crate import each other, straight or by way of others: none may, but for those
-//! that are listed here, with the reason. So a reader who follows an import comes to an end.
+//! Which files of a crate import each other, straight or by way of others: none may. So a reader who
+//! follows an import comes to an end.
 //!
 //! What a file imports is what it names behind `crate::` and `super::`; the longest path that is a
 //! file counts.
@@ -15,32 +15,15 @@ use std::path::Path;
 type Files = BTreeMap<Vec<String>, String>;
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// Circles that stay: the crate, and the files below its `src`.
-const KNOWN: &[(&str, &[&str])] = &[
-    // A group tells its class what became free, under its own lock; the class lists its groups.
-    ("btrfs-space", &["space/class.rs", "space/group.rs"]),
-];
-
-/// Says which circles of files are new, and which of the list are gone.
+/// Says which files are in a circle.
 pub fn run() -> Result<Vec<String>, String> {
     let mut complaints = Vec::new();
-    let mut found = BTreeSet::new();
     for dir in crates()? {
         let name = Path::new(&dir).file_name().unwrap_or_default().to_string_lossy().into_owned();
         for circle in circles(&imports(&sources(&Path::new(&dir).join("src"))?)) {
-            found.insert((name.clone(), circle));
+            let files = circle.join(", ");
+            complaints.push(format!("{name}: these files import each other: {files}"));
         }
-    }
-    let known: BTreeSet<(String, Vec<String>)> = KNOWN
-        .iter()
-        .map(|(name, files)| (name.to_string(), files.iter().map(|f| f.to_string()).collect()))
-        .collect();
-    for (name, files) in found.difference(&known) {
-        complaints.push(format!("{name}: these files import each other: {}", files.join(", ")));
-    }
-    for (name, files) in known.difference(&found) {
-        let files = files.join(", ");
-        complaints.push(format!("{name}: no circle any more, off the list of circles.rs: {files}"));
     }
     Ok(complaints)
 }

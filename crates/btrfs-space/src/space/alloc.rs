@@ -81,7 +81,7 @@ impl Space {
         loop {
             // This first: a chunk that comes meanwhile is looked at.
             let chunks = self.chunk_changes();
-            let groups = class.snapshot();
+            let groups = self.list(kind).snapshot();
             let among = Among { groups: &groups, profile: class.profile(), as_wanted: true };
             if let found @ Some(_) = self.whole(class, &among, ask)? {
                 return Ok(found);

@@ -404,7 +404,7 @@ impl Space {
             let usable = group.empty().unwrap_or(u64::MAX) as i64;
             usable > spare && usable <= spare.saturating_add(forgone as i64)
         };
-        let groups = metadata.snapshot();
+        let groups = self.list(Kind::Metadata).snapshot();
         (!room(0) && room(forgone)) || (groups.len() > 1 && groups.iter().any(closes))
     }
 
@@ -434,13 +434,14 @@ impl Space {
             stripes: new.chunk.stripes.iter().map(|s| (s.devid, Physical(s.offset))).collect(),
         };
         let span = Extent { logical: new.logical, len };
-        let class = self.class_of_flags(flags);
-        let group = Arc::new(Group::new(span, flags, Arc::clone(class), excluded(&info), 0));
+        let list = self.list_of_flags(flags);
+        let class = Arc::clone(list.class());
+        let group = Arc::new(Group::new(span, flags, class, excluded(&info), 0));
         // Made by this mount: there is nothing to hold it against.
         group.proof.needless();
         group.recorded.store(u64::MAX, Ordering::Release);
         self.groups.write().insert(new.logical.0, Arc::clone(&group));
-        class.add_groups(vec![Arc::clone(&group)]);
+        list.add(vec![Arc::clone(&group)]);
         group.add_free(std::iter::once((span.logical.0, len)))
     }
 

@@ -1,4 +1,5 @@
-//! All block groups of one kind: their counters and where allocations begin.
+//! All block groups of one kind: their counters and where allocations begin. The groups tell it
+//! what changes; it does not know which they are (list.rs).
 //!
 //! Invariant: `free` is the sum of the groups' usable free bytes; `available` is `free`
 //! less what is reserved. `available` goes below zero by metadata reservations
@@ -6,10 +7,8 @@
 //! that was freed finds it: the group's hint stands before the class hears of it, and a search that
 //! others may have spoiled is made again. (tests/lockfree)
 
-use super::group::Group;
-use super::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, Rank, RwLock};
-use btrfs_disk::ids::block_group::{DATA, DUP, PROFILE_MASK};
-use std::sync::Arc;
+use super::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use btrfs_disk::ids::block_group::{DATA, DUP};
 
 /// Searches for one allocation, each of which others' releases spoiled, until it is given up.
 /// Chosen, not measured.
@@ -31,7 +30,6 @@ pub(super) struct Class {
     pub type_flags: u64,
     /// Allocations are multiples of this, at multiples of this.
     pub unit: u64,
-    pub groups: RwLock<Arc<Vec<Arc<Group>>>>,
     pub slots: [Slot; SLOTS],
     free: AtomicI64,
     available: AtomicI64,
@@ -59,9 +57,6 @@ pub(super) struct Class {
     pub last_reserve: AtomicI64,
     /// The part of that which only commits may use.
     pub commit_reserve: AtomicI64,
-    /// How often `groups` was made anew.
-    #[cfg(feature = "fault-injection")]
-    pub lists: AtomicU64,
 }
 
 impl Class {
@@ -69,7 +64,6 @@ impl Class {
         Class {
             type_flags,
             unit,
-            groups: RwLock::new(Rank::ClassGroups, Arc::default()),
             slots: Default::default(),
             free: AtomicI64::new(0),
             available: AtomicI64::new(0),
@@ -87,8 +81,6 @@ impl Class {
             global_reserve: AtomicI64::new(0),
             last_reserve: AtomicI64::new(0),
             commit_reserve: AtomicI64::new(0),
-            #[cfg(feature = "fault-injection")]
-            lists: AtomicU64::new(0),
         }
     }
 
@@ -132,35 +124,23 @@ impl Class {
         (self.type_flags | self.profile(), self.copies())
     }
 
-    pub(super) fn snapshot(&self) -> Arc<Vec<Arc<Group>>> {
-        Arc::clone(&self.groups.read())
+    /// A group is there, of `len` bytes.
+    pub(super) fn group_came(&self, len: u64, excluded: u64, used: u64, profile: u64) {
+        self.total.fetch_add(len, Ordering::Relaxed);
+        self.excluded.fetch_add(excluded, Ordering::Relaxed);
+        self.used.fetch_add(used, Ordering::Relaxed);
+        self.profile.fetch_or(profile, Ordering::Relaxed);
     }
 
-    /// All of them at once: who has a list has it as it was, so each call makes another.
-    pub(super) fn add_groups(&self, new: Vec<Arc<Group>>) {
-        for group in &new {
-            self.total.fetch_add(group.len, Ordering::Relaxed);
-            self.excluded.fetch_add(group.excluded(), Ordering::Relaxed);
-            self.used.fetch_add(group.used(), Ordering::Relaxed);
-            self.profile.fetch_or(group.flags & PROFILE_MASK, Ordering::Relaxed);
-        }
-        #[cfg(feature = "fault-injection")]
-        self.lists.fetch_add(1, Ordering::Relaxed);
-        let mut groups = self.groups.write();
-        *groups = Arc::new(groups.iter().cloned().chain(new).collect());
+    /// A group with nothing in it is there no more.
+    pub(super) fn group_went(&self, len: u64, excluded: u64) {
+        self.total.fetch_sub(len, Ordering::Relaxed);
+        self.excluded.fetch_sub(excluded, Ordering::Relaxed);
     }
 
-    /// A closed group goes; what it had free has gone before.
-    pub(super) fn remove_group(&self, gone: &Arc<Group>) {
-        self.total.fetch_sub(gone.len, Ordering::Relaxed);
-        self.excluded.fetch_sub(gone.excluded(), Ordering::Relaxed);
-        let mut groups = self.groups.write();
-        let left: Vec<_> = groups.iter().filter(|g| !Arc::ptr_eq(g, gone)).cloned().collect();
-        if !left.is_empty() {
-            let profile = left.iter().fold(0, |all, group| all | group.flags & PROFILE_MASK);
-            self.profile.store(profile, Ordering::Relaxed);
-        }
-        *groups = Arc::new(left);
+    /// Profile bits of all groups that are left.
+    pub(super) fn has_profiles(&self, profile: u64) {
+        self.profile.store(profile, Ordering::Relaxed);
     }
 
     /// The groups' free ranges changed; `paid` bytes of it were reserved before (negative:
@@ -197,14 +177,10 @@ impl Class {
         debug_assert!(pinned >= len, "{len} bytes are pinned no more, of {pinned}");
     }
 
-    /// Commits alone change what is used, and one has just ended: what the groups say is what
-    /// the class was told.
-    pub(crate) fn assert_settled(&self) {
-        if cfg!(debug_assertions) {
-            let used: u64 = self.snapshot().iter().map(|group| group.used()).sum();
-            let told = self.used.load(Ordering::Relaxed);
-            assert_eq!(used, told, "block groups and their class differ on what is used");
-        }
+    /// What the groups say is `used` is what the class was told.
+    pub(crate) fn assert_used(&self, used: u64) {
+        let told = self.used.load(Ordering::Relaxed);
+        assert_eq!(used, told, "block groups and their class differ on what is used");
     }
 
     pub(super) fn free(&self) -> i64 {

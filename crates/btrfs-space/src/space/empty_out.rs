@@ -42,7 +42,7 @@ impl Space {
         if class.is_strict() {
             self.room_as_wanted(group, room)?;
         }
-        if !class.snapshot().iter().any(stays) {
+        if !self.list(kind).snapshot().iter().any(stays) {
             self.chunk_in_any_case(kind)?;
         }
         while !group.set_aside(floor()) {
@@ -61,7 +61,7 @@ impl Space {
     fn room_as_wanted(&self, without: &Arc<Group>, room: i64) -> Result<()> {
         let (class, kind) = (&without.class, self.kind_of_group(without));
         let free = || -> u64 {
-            let groups = class.snapshot();
+            let groups = self.list(kind).snapshot();
             let wanted = groups.iter().filter(|g| g.start != without.start);
             wanted.filter(|g| self.is_as_wanted(g)).map(|g| g.usable()).sum()
         };
@@ -123,7 +123,7 @@ impl Space {
     pub fn give_back(&self, start: Logical) -> Result<bool> {
         let mut device = self.device.lock();
         let Some(group) = self.group_at(start) else { return Ok(true) };
-        let last = group.class.snapshot().len() == 1;
+        let last = self.list_of_flags(group.flags).snapshot().len() == 1;
         if last || !group.is_emptied() {
             return Ok(false);
         }

@@ -79,7 +79,7 @@ impl super::Space {
 
     /// How often a list of the block groups of a kind was made, each time of all of them.
     pub fn group_lists(&self, kind: Kind) -> u64 {
-        self.class(kind).lists.load(Ordering::Relaxed)
+        self.list(kind).made()
     }
 
     /// Content finds no room any more, or does again.

@@ -7,7 +7,7 @@
 
 use super::chunk_alloc::{Device, excluded};
 use super::group::Group;
-use super::{Class, Space};
+use super::{Space, kind_of_flags};
 use crate::Extent;
 use crate::free_space::GroupSpan;
 use crate::items::{Items, TreeItems};
@@ -19,7 +19,7 @@ use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical, Result};
 use btrfs_tree::{NodeReader, TreeRoot};
 use btrfs_volume::{ChunkInfo, Volume};
 use locks::{Mutex, Rank, RwLock};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
@@ -46,7 +46,7 @@ impl Space {
         let (sector, node) = (u64::from(geometry.sector_size), u64::from(geometry.node_size));
         Space {
             volume: Arc::clone(volume),
-            classes: Space::new_classes(sector, node, mixed),
+            lists: Space::new_lists(sector, node, mixed),
             groups: RwLock::new(Rank::Groups, BTreeMap::new()),
             device: Mutex::new(Rank::Chunks, Device::load(volume)),
             unallocated: AtomicU64::new(0),
@@ -92,7 +92,7 @@ impl Space {
             group.add_free(free.iter())?;
             loaded.push(group);
         }
-        tell_classes(loaded);
+        space.tell_classes(loaded);
         space.no_stray_groups(&mut groups)?;
         space.retune(&space.device.lock());
         Ok(space)
@@ -128,13 +128,26 @@ impl Space {
         if item.flags & same != chunk.flags & same {
             return Err(damage("block group and chunk differ in type or profile"));
         }
-        let class: &Arc<Class> = self.class_of_flags(item.flags);
+        let class = self.list_of_flags(item.flags).class();
         if item.flags & TYPE_MASK != class.type_flags {
             return Err(damage("mixed block group on a volume that is not mixed, or plain one"));
         }
         let span = Extent { logical: chunk.logical, len: chunk.len };
         let group = Group::new(span, item.flags, Arc::clone(class), excluded(chunk), item.used);
         Ok(Arc::new(group))
+    }
+
+    /// Each class has all of its groups at once: one at a time each would make its list anew.
+    fn tell_classes(&self, groups: Vec<Arc<Group>>) {
+        let mut of: [Vec<Arc<Group>>; 3] = Default::default();
+        for group in groups {
+            of[kind_of_flags(group.flags) as usize].push(group);
+        }
+        for (list, groups) in self.lists.iter().zip(of) {
+            if !groups.is_empty() {
+                list.add(groups);
+            }
+        }
     }
 
     /// Each block group item belongs to a chunk.
@@ -147,18 +160,6 @@ impl Space {
             from = group.end();
         }
         Ok(())
-    }
-}
-
-/// Each class has all of its groups at once: one at a time each would make its list anew.
-fn tell_classes(groups: Vec<Arc<Group>>) {
-    let mut by_class: HashMap<*const Class, Vec<Arc<Group>>> = HashMap::new();
-    for group in groups {
-        by_class.entry(Arc::as_ptr(&group.class)).or_default().push(group);
-    }
-    for groups in by_class.into_values() {
-        let class = Arc::clone(&groups[0].class);
-        class.add_groups(groups);
     }
 }
 

@@ -14,6 +14,7 @@ mod empty_out;
 mod fail;
 mod free_index;
 mod group;
+mod list;
 mod load;
 mod proof;
 mod prove;
@@ -40,6 +41,7 @@ use btrfs_volume::Volume;
 use chunk_alloc::Device;
 use class::Class;
 use group::Group;
+use list::List;
 use locks::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -61,7 +63,7 @@ pub enum Kind {
 pub struct Space {
     volume: Arc<Volume>,
     /// Data, metadata, system; of a mixed volume the first two are one.
-    classes: [Arc<Class>; 3],
+    lists: [Arc<List>; 3],
     /// By logical start.
     groups: RwLock<BTreeMap<u64, Arc<Group>>>,
     device: Mutex<Device>,
@@ -76,46 +78,47 @@ pub struct Space {
     faults: fail::Faults,
 }
 
-/// Classes and their groups refer to each other: nobody else would let them go.
-impl Drop for Space {
-    fn drop(&mut self) {
-        for class in &self.classes {
-            *class.groups.write() = Arc::default();
-        }
-    }
-}
-
 impl Space {
     /// The volume that it is the space of.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    fn class(&self, kind: Kind) -> &Arc<Class> {
-        &self.classes[kind as usize]
+    fn list(&self, kind: Kind) -> &List {
+        &self.lists[kind as usize]
     }
 
-    fn class_of_flags(&self, flags: u64) -> &Arc<Class> {
-        self.class(if flags & SYSTEM != 0 {
-            Kind::System
-        } else if flags & METADATA != 0 {
-            Kind::Metadata
-        } else {
-            Kind::Data
-        })
+    fn class(&self, kind: Kind) -> &Arc<Class> {
+        self.list(kind).class()
+    }
+
+    fn list_of_flags(&self, flags: u64) -> &List {
+        self.list(kind_of_flags(flags))
     }
 
     /// True if data and metadata share their block groups.
     pub fn mixed(&self) -> bool {
-        Arc::ptr_eq(self.class(Kind::Data), self.class(Kind::Metadata))
+        std::ptr::eq(self.list(Kind::Data), self.list(Kind::Metadata))
     }
 
-    fn new_classes(sector: u64, node: u64, mixed: bool) -> [Arc<Class>; 3] {
-        let metadata = Arc::new(match mixed {
-            true => Class::new(DATA | METADATA, sector),
-            false => Class::new(METADATA, node),
-        });
-        let data = if mixed { Arc::clone(&metadata) } else { Arc::new(Class::new(DATA, sector)) };
-        [data, metadata, Arc::new(Class::new(SYSTEM, node))]
+    fn new_lists(sector: u64, node: u64, mixed: bool) -> [Arc<List>; 3] {
+        let list = |type_flags, unit| Arc::new(List::new(Class::new(type_flags, unit)));
+        let metadata = match mixed {
+            true => list(DATA | METADATA, sector),
+            false => list(METADATA, node),
+        };
+        let data = if mixed { Arc::clone(&metadata) } else { list(DATA, sector) };
+        [data, metadata, list(SYSTEM, node)]
+    }
+}
+
+/// What block group flags say that it is for (mixed: metadata, whose list is that of data).
+fn kind_of_flags(flags: u64) -> Kind {
+    if flags & SYSTEM != 0 {
+        Kind::System
+    } else if flags & METADATA != 0 {
+        Kind::Metadata
+    } else {
+        Kind::Data
     }
 }

@@ -48,7 +48,7 @@ impl Space {
             Kind::Metadata => class.global_reserve.load(Ordering::Relaxed),
             _ => 0,
         };
-        let groups = class.snapshot();
+        let groups = self.list(from).snapshot();
         let last = self.last_of(&groups);
         // The newest first: those of mkfs are the smallest.
         for group in groups.iter().rev() {
@@ -138,7 +138,7 @@ impl Space {
                 stripes: stripes.iter().map(|(devid, at)| (*devid, at.0)).collect(),
             }),
         }
-        group.class.remove_group(group);
+        self.list_of_flags(group.flags).remove(group);
         self.groups.write().remove(&group.start);
         self.volume.remove_chunk(logical)?;
         self.retune(device);

@@ -90,7 +90,7 @@ fn totals(class: &Class) -> ClassTotals {
 impl Space {
     /// In debug builds: what block groups say is used is what their classes were told.
     pub(crate) fn assert_settled(&self) {
-        self.classes.iter().for_each(|class| class.assert_settled());
+        self.lists.iter().for_each(|list| list.assert_settled());
     }
 
     /// A handful of atomic loads: cheap enough for every operation.

@@ -6,7 +6,7 @@
 
 mod sync {
     pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-    pub use testkit::model_locks::{Mutex, Rank, RwLock};
+    pub use testkit::model_locks::{Mutex, Rank};
 }
 
 #[allow(dead_code, reason = "the models need a part of it")]

@@ -109,9 +109,30 @@ pub fn drop_pages(file: &std::fs::File) -> io::Result<()> {
     }
 }
 
+/// Syncs the file system. The kernel passes `syncfs` on to servers of `fuseblk` mounts alone, so a FUSE
+/// mount is asked by btrfs' ioctl as well; a server that does not have that has nothing to sync.
 pub fn syncfs(fd: Fd) -> io::Result<()> {
     // SAFETY: takes no memory.
-    check(unsafe { libc::syncfs(fd) }).map(drop)
+    check(unsafe { libc::syncfs(fd) })?;
+    if !is_fuse(fd)? {
+        return Ok(());
+    }
+    // SAFETY: this request takes no memory.
+    match check(unsafe { libc::ioctl(fd, BTRFS_IOC_SYNC) }) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOTTY) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// `_IO(0x94, 8)` of the kernel's `linux/btrfs.h`.
+const BTRFS_IOC_SYNC: libc::Ioctl = 0x9408;
+
+fn is_fuse(fd: Fd) -> io::Result<bool> {
+    // SAFETY: all zeros is a value of it.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `about` is writable.
+    check(unsafe { libc::fstatfs(fd, &mut about) })?;
+    Ok(about.f_type == libc::FUSE_SUPER_MAGIC)
 }
 
 /// Calls `emit` with the name and `DT_*` type of each entry but `.` and `..`.

@@ -2,7 +2,8 @@
 //! extents that died go out.
 //!
 //! Invariants: items do not overlap; a run goes on in the item in front of it while that
-//! has room. Sums of data that died in the same epoch are never put.
+//! has room. Sums of data that died in the same epoch are never put. Each look into the tree is for one
+//! range or for an item in it: none goes on over what earlier ranges deleted, of which there may be any number.
 
 use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
 use btrfs_disk::key::kind::EXTENT_CSUM;
@@ -35,32 +36,45 @@ impl Changes<'_> {
         start + (sums.len() / self.format.size) as u64 * self.format.sector
     }
 
-    /// The last item that begins at or before `address`, changed or not.
+    /// The last item that begins at or before `address`, changed or not. One that was deleted answers,
+    /// too, as `None`: what is in front of it ends where it began.
     fn at_or_before<R: NodeReader + ?Sized>(
         &self,
         reader: &R,
         root: &TreeRoot,
         address: u64,
-    ) -> Result<Option<(u64, Vec<u8>)>> {
-        let mut limit = address;
-        loop {
-            let changed = self.items.range(..=limit).next_back();
-            let mut cursor = Cursor::new(reader, root);
-            cursor.seek_back(&key_of(limit))?;
-            let stored = cursor
-                .item()
-                .filter(|(key, _)| key.objectid == EXTENT_CSUM_OBJECTID && key.kind == EXTENT_CSUM)
-                .map(|(key, data)| (key.offset, data.to_vec()));
-            let stored_at = stored.as_ref().map(|s| s.0);
-            match changed {
-                Some((start, value)) if Some(*start) >= stored_at => match value {
-                    Some(sums) => return Ok(Some((*start, sums.clone()))),
-                    None if *start == 0 => return Ok(None),
-                    None => limit = *start - 1,
-                },
-                _ => return Ok(stored),
+    ) -> Result<Option<(u64, Option<Vec<u8>>)>> {
+        let changed = self.items.range(..=address).next_back();
+        let mut cursor = Cursor::new(reader, root);
+        cursor.seek_back(&key_of(address))?;
+        let stored = cursor
+            .item()
+            .filter(|(key, _)| key.objectid == EXTENT_CSUM_OBJECTID && key.kind == EXTENT_CSUM);
+        Ok(match (changed, stored) {
+            (Some((start, sums)), stored)
+                if stored.as_ref().is_none_or(|(key, _)| key.offset <= *start) =>
+            {
+                Some((*start, sums.clone()))
             }
-        }
+            (_, stored) => stored.map(|(key, sums)| (key.offset, Some(sums.to_vec()))),
+        })
+    }
+
+    /// The item that a run at `at` may go on in.
+    fn in_front<R: NodeReader + ?Sized>(
+        &self,
+        reader: &R,
+        root: &TreeRoot,
+        at: u64,
+    ) -> Result<Option<(u64, Vec<u8>)>> {
+        let found = match self.at_or_before(reader, root, at)? {
+            // The run takes the place of what was deleted.
+            Some((start, None)) if start == at && at > 0 => {
+                self.at_or_before(reader, root, at - 1)?
+            }
+            found => found,
+        };
+        Ok(found.and_then(|(start, sums)| Some((start, sums?))))
     }
 
     /// Removes the sums of [from, to).
@@ -73,13 +87,15 @@ impl Changes<'_> {
     ) -> Result<()> {
         let (sector, size) = (self.format.sector, self.format.size);
         let mut limit = to;
-        while limit > 0 {
+        // What is in front of an item ends where that begins.
+        while limit > from {
             let Some((start, sums)) = self.at_or_before(reader, root, limit - 1)? else { break };
+            limit = start;
+            let Some(sums) = sums else { continue };
             let end = self.end(start, &sums);
             if end <= from {
                 break;
             }
-            limit = start;
             let keep_head = (from.saturating_sub(start) / sector) as usize * size;
             self.items.insert(start, (keep_head > 0).then(|| sums[..keep_head].to_vec()));
             if end > to {
@@ -100,7 +116,7 @@ impl Changes<'_> {
     ) -> Result<()> {
         let (mut at, mut sums) = (at, sums);
         let room = self.format.max_item / self.format.size * self.format.size;
-        if let Some((start, mut front)) = self.at_or_before(reader, root, at)?
+        if let Some((start, mut front)) = self.in_front(reader, root, at)?
             && self.end(start, &front) == at
             && front.len() < room
         {
@@ -189,98 +205,5 @@ fn joined(extents: &[Extent]) -> Vec<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use btrfs_disk::{ChecksumType, Generation, TreeId};
-    use btrfs_tree::{DirtyNodes, NodeSink};
-    use std::sync::Arc;
-
-    const SECTOR: u64 = 4096;
-
-    /// Hands out addresses, counts nothing.
-    struct Addresses(u64);
-
-    impl NodeSink for Addresses {
-        fn detach(&mut self, _: TreeId, _: &Arc<btrfs_disk::Node>) -> Result<()> {
-            Ok(())
-        }
-        fn alloc(&mut self, _: TreeId, _: u8, _: Key) -> Result<Logical> {
-            self.0 += 16384;
-            Ok(Logical(self.0))
-        }
-        fn free_dirty(&mut self, _: TreeId, _: Logical, _: u8) -> Result<()> {
-            Ok(())
-        }
-    }
-
-    /// Commit after commit against a map of sector to checksum.
-    #[test]
-    fn random_commits_match_a_map() {
-        let geometry = Geometry {
-            sector_size: SECTOR as u32,
-            node_size: 4096,
-            csum: ChecksumType::Crc32c,
-            metadata_uuid: [1; 16],
-            chunk_tree_uuid: [2; 16],
-        };
-        let format = SumFormat { sector: SECTOR, size: 4, max_item: 256 };
-        let blank = btrfs_tree::Blank(geometry);
-        let (mut dirty, mut sink) = (DirtyNodes::new(), Addresses(1 << 30));
-        let generation = Generation(7);
-        let mut root =
-            btrfs_tree::new_tree(&geometry, &mut dirty, &mut sink, generation, TreeId::CSUM)
-                .unwrap();
-        let mut model: BTreeMap<u64, [u8; 4]> = BTreeMap::new();
-        let mut seed = 5u64;
-        let mut random = move |n: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % n
-        };
-        for round in 0..300u32 {
-            let (mut landed, mut freed) = (BTreeMap::new(), Vec::new());
-            for _ in 0..random(6) {
-                let (at, count) = (random(600), 1 + random(90));
-                let range = at..at + count;
-                let known = |s: &u64| model.contains_key(&(s * SECTOR));
-                if range.clone().all(|s| known(&s)) {
-                    let extent = Extent { logical: Logical(at * SECTOR), len: count * SECTOR };
-                    freed.push(extent);
-                    range.for_each(|s| {
-                        model.remove(&(s * SECTOR));
-                    });
-                } else if range.clone().all(|s| !known(&s)) && freed.is_empty() {
-                    let mut sums = Vec::new();
-                    for sector in range {
-                        let sum = [round as u8, sector as u8, 3, 4];
-                        model.insert(sector * SECTOR, sum);
-                        sums.extend_from_slice(&sum);
-                    }
-                    landed.insert(Logical(at * SECTOR), sums.into());
-                }
-            }
-            // Stillborn data leaves no checksums.
-            let dead = Extent { logical: Logical(1 << 29), len: SECTOR };
-            landed.insert(dead.logical, vec![9u8; 4].into());
-            let fate = Obsolete { freed: &freed, stillborn: &[dead], stale: &[] };
-            let edits = edits(&dirty.over(&blank), &root, &format, &landed, &fate).unwrap();
-            root =
-                btrfs_tree::apply(&blank, &mut dirty, &mut sink, generation, &root, edits).unwrap();
-            assert_eq!(read_all(&dirty.over(&blank), &root), model, "round {round}");
-        }
-    }
-
-    fn read_all<R: NodeReader>(reader: &R, root: &TreeRoot) -> BTreeMap<u64, [u8; 4]> {
-        let mut all = BTreeMap::new();
-        let mut cursor = Cursor::new(reader, root);
-        cursor.first().unwrap();
-        while let Some((key, data)) = cursor.item() {
-            assert!(data.len() <= 256 && !data.is_empty());
-            for (i, sum) in data.chunks_exact(4).enumerate() {
-                let old = all.insert(key.offset + i as u64 * SECTOR, sum.try_into().unwrap());
-                assert!(old.is_none(), "items overlap at {key}");
-            }
-            cursor.next().unwrap();
-        }
-        all
-    }
-}
+#[path = "sums_tests.rs"]
+mod tests;

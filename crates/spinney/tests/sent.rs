@@ -138,6 +138,44 @@ fn a_directory_hands_no_flag_down_that_a_file_has_not() {
     is_clean(&other);
 }
 
+/// A property says so, whatever flags come before it or behind.
+#[test]
+fn flags_leave_how_content_is_compressed() {
+    const OTHERS: u32 = 0x40 | 0x80;
+    let all = [("v", "lzo"), ("v/d", "zstd"), ("v/d/f", "zlib:9"), ("v/d/none", "none")];
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("v").unwrap();
+    one.create_dir("v/d").unwrap();
+    for (path, method) in all {
+        if !one.exists(path).unwrap() {
+            one.write(path, &[1; 9000]).unwrap();
+        }
+        one.set_xattr(path, "btrfs.compression", method.as_bytes()).unwrap();
+    }
+    let snapshot = |name: &str, added: u32| {
+        for (path, _) in all {
+            let before = flags(&one, path);
+            one.fs().set_common_flags(one.context(), ino(&one, path), before | added).unwrap();
+        }
+        freeze(&one, "v", name);
+    };
+    snapshot("s0", 0x40);
+    snapshot("s1", 0x80);
+    let options = SendOptions::new().protocol_2(true);
+    pass(&one, &other, "s0", &options);
+    pass(&one, &other, "s1", &options.clone().parent("s0"));
+    for snapshot in ["s0", "s1"] {
+        for (path, method) in all {
+            let path = path.replacen('v', snapshot, 1);
+            let property = other.xattr(&path, "btrfs.compression").unwrap();
+            assert_eq!(property.as_deref(), Some(method.as_bytes()), "{path}");
+            assert_eq!(flags(&other, &path), flags(&one, &path), "{path}");
+        }
+    }
+    assert_eq!(flags(&other, "s1/d") & OTHERS, OTHERS);
+    is_clean(&other);
+}
+
 /// A receiver looks in what it is making for what bears the UUID of that.
 #[test]
 fn nothing_is_cloned_from_what_bears_the_same_uuid() {

@@ -1,7 +1,7 @@
 //! Files below a directory, by paths that a stranger may have made: nothing but directories is
 //! passed through, and never the directory itself left.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -239,6 +239,27 @@ pub fn set_inode_flags(file: &File, flags: u32) -> io::Result<()> {
     let flags = libc::c_long::from(flags);
     // SAFETY: reads at most a long.
     done(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &flags) })
+}
+
+/// An attribute of at most 64 KiB; `None`: it has none of that name. See fgetxattr(2).
+pub fn xattr_of(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0u8; 1 << 16];
+    let (fd, room) = (file.as_raw_fd(), value.as_mut_ptr().cast());
+    // SAFETY: the name is NUL-terminated; at most `value.len()` bytes are written to `value`.
+    let len = unsafe { libc::fgetxattr(fd, name.as_ptr(), room, value.len()) };
+    let Ok(len) = usize::try_from(len) else {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENODATA) { Ok(None) } else { Err(error) };
+    };
+    value.truncate(len);
+    Ok(Some(value))
+}
+
+/// See fsetxattr(2).
+pub fn set_xattr_of(file: &File, name: &CStr, value: &[u8]) -> io::Result<()> {
+    let (fd, data) = (file.as_raw_fd(), value.as_ptr().cast());
+    // SAFETY: the name is NUL-terminated; `len` bytes are read from `value`.
+    done(unsafe { libc::fsetxattr(fd, name.as_ptr(), data, value.len(), 0) })
 }
 
 /// See fallocate(2).

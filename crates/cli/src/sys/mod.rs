@@ -16,7 +16,7 @@ mod time;
 pub use attempt::attempt;
 pub use beneath::{
     DirFd, change_root, copy_range, fallocate, inode_flags, open_beneath, set_file_times,
-    set_inode_flags, stat,
+    set_inode_flags, set_xattr_of, stat, xattr_of,
 };
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub(crate) use control::measure_verity;

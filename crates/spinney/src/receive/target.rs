@@ -513,6 +513,7 @@ impl Target for InVolume<'_> {
         if before == after {
             return Ok(());
         }
-        self.fs().set_flags(&CX, ino, after)
+        // How it is compressed comes with its property, which stays.
+        self.fs().set_common_flags(&CX, ino, after)
     }
 }

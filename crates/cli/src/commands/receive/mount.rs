@@ -15,7 +15,7 @@ use btrfs_fs::control::wire::{self, SnapshotArgs, VolArgs2};
 use btrfs_fs::{ReceivedFrom, SubvolumeInfo, VerityWish, known_as, same_subvolume};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
 use btrfs_send::{Origin, Special, Verity};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -26,6 +26,8 @@ use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 /// Directories that stay open.
 const DIRS: usize = 64;
 const READ_DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY;
+/// How content of an inode is compressed.
+const COMPRESSION: &CStr = c"btrfs.compression";
 
 /// Below a directory of a mount.
 pub(super) struct InMount {
@@ -466,7 +468,16 @@ impl Target for InMount {
         let file = self.above(path, |dir, name| open_beneath(dir.0, name, open, 0))?;
         let before = sys::inode_flags(&file).fs()?;
         let after = before & !which | flags;
-        if before == after { Ok(()) } else { sys::set_inode_flags(&file, after).fs() }
+        if before == after {
+            return Ok(());
+        }
+        // The call says of compression what the flags told, and by which method is not among these.
+        let method = sys::xattr_of(&file, COMPRESSION).fs()?;
+        sys::set_inode_flags(&file, after).fs()?;
+        match method {
+            Some(method) => sys::set_xattr_of(&file, COMPRESSION, &method).fs(),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A stream whose sender goes while one of its commands takes long: the command ends then, too.
 
 use btrfs_fs::{BtrfsFs, Options};
-use btrfs_send::{Command, Encoder, Origin, Protocol};
+use btrfs_send::{Command, Encoder, Origin, Protocol, Verity};
 use spinney::vfs::FileSystem;
 use spinney::{FormatOptions, MemDevice};
 use std::cell::Cell;
@@ -112,4 +112,38 @@ fn a_long_clone_ends_when_its_sender_is_gone_and_is_whole_when_he_is_not() {
         }
         fs.destroy().expect("close");
     }
+}
+
+/// A sparse file, of which all that it is made of is hashed.
+fn verified(size: u64) -> Vec<u8> {
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V3).expect("a stream");
+    let mut put = |command: Command<'_>| encoder.put(&command).expect("a command");
+    put(Command::Subvol { path: b"snap", origin: ORIGIN });
+    put(Command::MkFile { path: b"file", ino: 257 });
+    put(Command::Truncate { path: b"file", size });
+    let verity = Verity { algorithm: 1, block_size: 4096, salt: b"", signature: b"" };
+    put(Command::EnableVerity { path: b"file", verity });
+    put(Command::End);
+    encoder.into_inner()
+}
+
+#[test]
+fn who_goes_while_a_file_is_hashed_leaves_it_unverified() {
+    let device = Arc::new(MemDevice::new(256 << 20));
+    FormatOptions::new().format(&*device).expect("mkfs");
+    let fs = Arc::new(BtrfsFs::open_device(device, Options::default()).expect("open"));
+    let (stream, asked) = (verified(40 << 20), Cell::new(0));
+    let gone = || asked.replace(asked.get() + 1) == 1;
+    let options = btrfs_receiver::Options::default();
+    let done = spinney::receive_live(&fs, fs.root(), &mut &stream[..], options, &mut |_| (), &gone);
+    let error = done.expect("a directory").expect_err("it is gone").to_string();
+    assert!(error.contains("verified of file") && error.contains("interrupted"), "{error}");
+    let cx = vfs::Context::default();
+    let snap = fs.lookup(&cx, fs.root(), b"snap").expect("as far as it came");
+    let file = fs.lookup(&cx, snap.attr.ino, b"file").expect("the file");
+    fs.write(&cx, file.attr.ino, 0, b"changed", Default::default()).expect("it is not verified");
+    for entry in [file, snap] {
+        fs.forget(entry.attr.ino, 1);
+    }
+    fs.destroy().expect("close");
 }

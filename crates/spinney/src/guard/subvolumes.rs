@@ -36,7 +36,17 @@ impl Guard {
     }
 
     pub(crate) fn enable_verity(&self, ino: Ino, wish: &VerityWish) -> Result<()> {
-        self.change()?.enable_verity(None, ino, wish)
+        self.enable_verity_while(ino, wish, &mut || Ok(()))
+    }
+
+    /// After an error of `goes_on`, which is asked on the way, the file is as before.
+    pub(crate) fn enable_verity_while(
+        &self,
+        ino: Ino,
+        wish: &VerityWish,
+        goes_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        self.change()?.enable_verity_while(None, ino, wish, goes_on)
     }
 
     pub(crate) fn measure_verity(&self, ino: Ino) -> Result<fs_verity::Descriptor> {

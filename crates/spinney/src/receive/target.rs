@@ -198,12 +198,16 @@ impl<'v> InVolume<'v> {
         }
     }
 
+    fn goes_on(&self) -> Result<()> {
+        if (self.gone)() { Err(Errno::EINTR.into()) } else { Ok(()) }
+    }
+
     /// Step by step, each of them whole.
     fn share(&self, from: &Node, offset: u64, to: vfs::Ino, at: u64, len: u64) -> Result<()> {
         let mut done = 0;
         while done < len {
-            if done > 0 && (self.gone)() {
-                return Err(Errno::EINTR.into());
+            if done > 0 {
+                self.goes_on()?;
             }
             let (source, target) = ((from.ino(), offset + done), (to, at + done));
             match self.guard.clone_some(source, target, len - done) {
@@ -223,9 +227,7 @@ impl<'v> InVolume<'v> {
         let mut buffer = vec![0; len.min(COPY as u64) as usize];
         let mut next = offset;
         while next < end {
-            if (self.gone)() {
-                return Err(Errno::EINTR.into());
-            }
+            self.goes_on()?;
             let target = at + (next - offset);
             let data = self.next_data(from.ino(), next, end)?;
             if data > next {
@@ -475,7 +477,7 @@ impl Target for InVolume<'_> {
         let Verity { algorithm, block_size, salt, signature } = *verity;
         let wish = VerityWish::of(algorithm.into(), block_size, salt, signature)?;
         let ino = self.file(path)?;
-        self.guard.enable_verity(ino, &wish)
+        self.guard.enable_verity_while(ino, &wish, &mut || self.goes_on())
     }
 
     fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {

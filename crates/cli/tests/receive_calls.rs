@@ -1,12 +1,12 @@
 //! Streams that the caller plays into a mount by system calls of his own, where its server does not receive: what is there
-//! then is what was sent.
+//! then is what was sent, and nothing that a stream has made does anything by being looked at.
 
 mod common;
 
 use btrfs_disk::items::inode_flags;
-use btrfs_send::{Command, Encoder, Origin, Protocol};
+use btrfs_send::{Command, Encoder, Origin, Protocol, Special, Verity};
 use common::mount::Mount;
-use common::{Image, assert_clean, fine, sh, text};
+use common::{Image, assert_clean, failing, fine, sh, text};
 use std::fs;
 use testkit::require;
 
@@ -58,4 +58,42 @@ fn flags_leave_how_content_is_compressed() {
     }
     mount.umount();
     assert_clean(&image.path);
+}
+
+/// Of numbers that nobody has a driver for: who opened them would hear that.
+#[test]
+fn nodes_that_a_stream_has_made_are_not_opened() {
+    require!(root);
+    require!(fuse);
+    require!(btrfs_progs);
+    let node = |path| {
+        // Majors end at 511.
+        let (mode, rdev) = (libc::S_IFCHR.into(), 999 << 8 | 1);
+        Command::MkSpecial { kind: Special::Node, path, ino: 257, mode, rdev }
+    };
+    let from = Command::Clone {
+        path: b"file",
+        offset: 0,
+        len: 4096,
+        from: ORIGIN,
+        from_path: b"node",
+        from_offset: 0,
+    };
+    let verity = Verity { algorithm: 1, block_size: 4096, salt: b"", signature: b"" };
+    for (what, last) in [
+        ("writing to node", Command::Write { path: b"node", offset: 0, data: b"x" }),
+        ("cloning to file", from),
+        ("setting flags of node", Command::FileAttr { path: b"node", flags: inode_flags::NODUMP }),
+        ("verified of node", Command::EnableVerity { path: b"node", verity }),
+    ] {
+        let image = Image::new("calls-nodes");
+        let file =
+            stream(&image, &[node(b"node"), Command::MkFile { path: b"file", ino: 258 }, last]);
+        let mount = Mount::new(&image, "writeback");
+        let (code, told) = failing(&["receive", "-q", "-f", &file, &mount.word()]);
+        assert!(code == 1 && told.contains(what), "{told}");
+        assert!(told.contains("invalid argument"), "{told}");
+        assert!(sh(&format!("test -c {}/snap/node", mount.word())).status.success());
+        mount.umount();
+    }
 }

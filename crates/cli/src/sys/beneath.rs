@@ -43,6 +43,25 @@ pub fn open_beneath(dir: &File, path: &[u8], flags: i32, mode: u32) -> io::Resul
     open_once(step.as_ref().unwrap_or(dir), rest, flags, mode)
 }
 
+/// The same, if it is of one of these kinds (of `S_IFMT`). EINVAL, EISDIR, ELOOP: it is another, and nothing was opened:
+/// a device, which who made the name may have chosen, does something by that alone.
+pub fn open_of_kind(dir: &File, path: &[u8], flags: i32, kinds: &[u32]) -> io::Result<File> {
+    let found = open_beneath(dir, path, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
+    let kind = u32::from(stat(&found)?.stx_mode) & libc::S_IFMT;
+    if !kinds.contains(&kind) {
+        return Err(io::Error::from_raw_os_error(match kind {
+            libc::S_IFDIR => libc::EISDIR,
+            libc::S_IFLNK => libc::ELOOP,
+            _ => libc::EINVAL,
+        }));
+    }
+    let path = CString::new(path_of(&found))?;
+    // SAFETY: the path is NUL-terminated.
+    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
+    // SAFETY: the call gave it to us alone.
+    unsafe { opened(fd.into()) }
+}
+
 fn open_once(dir: &File, path: &[u8], flags: i32, mode: u32) -> io::Result<File> {
     let path = CString::new(if path.is_empty() { b"." } else { path })?;
     // SAFETY: plain data; all zeros is a valid value.

@@ -15,8 +15,8 @@ mod time;
 #[cfg(feature = "fault-injection")]
 pub use attempt::attempt;
 pub use beneath::{
-    DirFd, change_root, copy_range, fallocate, inode_flags, open_beneath, set_file_times,
-    set_inode_flags, set_xattr_of, stat, xattr_of,
+    DirFd, change_root, copy_range, fallocate, inode_flags, open_beneath, open_of_kind,
+    set_file_times, set_inode_flags, set_xattr_of, stat, xattr_of,
 };
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub(crate) use control::measure_verity;

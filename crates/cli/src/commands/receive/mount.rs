@@ -2,7 +2,8 @@
 //!
 //! Invariant: everything is reached from the open root directory of the subvolume that is being
 //! received, through directories of that subvolume alone; no symbolic link is followed. So what
-//! others do meanwhile in the mount leads no change elsewhere.
+//! others do meanwhile in the mount leads no change elsewhere. Nothing but regular files and directories is ever opened: a
+//! stream may make nodes of devices.
 //!
 //! Some directories and the file that were used last stay open, since streams go on with them; they
 //! are let go when their names change.
@@ -10,7 +11,7 @@
 use crate::door::{Door, enable_verity};
 use crate::error::{Error, Result as ServerMessage, io_text};
 use crate::mounts;
-use crate::sys::{self, DirFd, open_beneath};
+use crate::sys::{self, DirFd, open_beneath, open_of_kind};
 use btrfs_fs::control::wire::{self, SnapshotArgs, VolArgs2};
 use btrfs_fs::{ReceivedFrom, SubvolumeInfo, VerityWish, known_as, same_subvolume};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
@@ -26,6 +27,8 @@ use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 /// Directories that stay open.
 const DIRS: usize = 64;
 const READ_DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY;
+const FILE: &[u32] = &[libc::S_IFREG];
+const FILE_OR_DIR: &[u32] = &[libc::S_IFREG, libc::S_IFDIR];
 /// How content of an inode is compressed.
 const COMPRESSION: &CStr = c"btrfs.compression";
 
@@ -196,9 +199,8 @@ impl InMount {
     fn file(&mut self, path: RelPath<'_>) -> Result<&File> {
         let known = self.last_file.as_ref().filter(|(known, _)| known == path.as_bytes());
         if known.is_none() {
-            let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY;
-            let opened = self.above(path, |dir, name| open_beneath(dir.0, name, flags, 0))?;
-            self.keep(path, opened)?;
+            let opened = self.open_file(path, libc::O_RDWR, FILE)?;
+            self.keep(path, opened);
         }
         self.last_file.as_ref().map(|(_, file)| file).ok_or(Errno::EINVAL.into())
     }
@@ -210,12 +212,13 @@ impl InMount {
         known.map(|(_, file)| file)
     }
 
-    fn keep(&mut self, path: RelPath<'_>, file: File) -> Result<()> {
-        if !is_file(&file)? {
-            return Err(Errno::EINVAL.into());
-        }
+    fn keep(&mut self, path: RelPath<'_>, file: File) {
         self.last_file = Some((path.as_bytes().to_vec(), file));
-        Ok(())
+    }
+
+    /// Of one of these kinds, and opens nothing else: the stream may have made it.
+    fn open_file(&mut self, path: RelPath<'_>, flags: i32, kinds: &[u32]) -> Result<File> {
+        self.above(path, |dir, name| open_of_kind(dir.0, name, flags, kinds))
     }
 
     fn known_as(&self, origin: &Origin) -> Result<Option<SubvolumeInfo>> {
@@ -225,18 +228,11 @@ impl InMount {
     }
 
     fn source(&mut self, from: &CloneFrom<'_>) -> Result<File> {
-        let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = match &from.origin {
-            None => open_beneath(&self.open()?.root, from.path.as_bytes(), flags, 0).fs()?,
-            Some(origin) => {
-                let root = self.origin(origin)?;
-                open_beneath(root, from.path.as_bytes(), flags, 0).fs()?
-            }
+        let root = match &from.origin {
+            None => &self.open()?.root,
+            Some(origin) => self.origin(origin)?,
         };
-        match is_file(&file)? {
-            true => Ok(file),
-            false => Err(Errno::EINVAL.into()),
-        }
+        open_of_kind(root, from.path.as_bytes(), libc::O_RDONLY, FILE).fs()
     }
 
     /// The root directory of what is known as `origin`.
@@ -325,10 +321,10 @@ impl Target for InMount {
                 }
             }
         })?;
-        match made {
-            Some(file) => self.keep(path, file),
-            None => Ok(()),
+        if let Some(file) = made {
+            self.keep(path, file);
         }
+        Ok(())
     }
 
     fn rename(&mut self, from: RelPath<'_>, to: RelPath<'_>) -> Result<()> {
@@ -419,8 +415,7 @@ impl Target for InMount {
         let wish = VerityWish::of(algorithm.into(), block_size, salt, signature)?;
         // Whoever has it open to write prevents it.
         self.last_file = None;
-        let open = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = self.above(path, |dir, name| open_beneath(dir.0, name, open, 0))?;
+        let file = self.open_file(path, libc::O_RDONLY, FILE)?;
         enable_verity(&file, &wish).fs()
     }
 
@@ -464,8 +459,7 @@ impl Target for InMount {
     }
 
     fn set_flags(&mut self, path: RelPath<'_>, which: u32, flags: u32) -> Result<()> {
-        let open = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = self.above(path, |dir, name| open_beneath(dir.0, name, open, 0))?;
+        let file = self.open_file(path, libc::O_RDONLY, FILE_OR_DIR)?;
         let before = sys::inode_flags(&file).fs()?;
         let after = before & !which | flags;
         if before == after {
@@ -479,10 +473,6 @@ impl Target for InMount {
             None => Ok(()),
         }
     }
-}
-
-fn is_file(file: &File) -> Result<bool> {
-    Ok(u32::from(sys::stat(file).fs()?.stx_mode) & libc::S_IFMT == libc::S_IFREG)
 }
 
 /// From the number that streams have, of 32 bits, to that of the C library.

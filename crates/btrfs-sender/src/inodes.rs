@@ -95,7 +95,10 @@ impl<'s> Inodes<'s> {
     /// What of directories can only be said when all is made in them.
     pub(crate) fn finish(mut self, out: &mut Out<'_>) -> Result<()> {
         for ino in std::mem::take(&mut self.late) {
+            let Some(item) = self.moves.space.right.inode(ino)? else { continue };
             let path = self.path(ino)?;
+            let old = self.old(ino)?;
+            metadata::no_longer_nocow(&path, old.as_ref(), &item, self.options, out)?;
             self.put_xattrs(ino, &path, is_inherited, out)?;
         }
         if !self.dirs.contains(&ROOT) {

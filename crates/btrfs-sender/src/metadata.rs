@@ -2,6 +2,7 @@
 
 use crate::changes::Both;
 use crate::error::Result;
+use crate::namespace::is_nocow;
 use crate::out::{Options, Out};
 use crate::tree::{is_dir, is_file, xattrs_of};
 use btrfs_disk::items::{InodeItem, Timespec, inode_flags, mode};
@@ -88,6 +89,20 @@ pub(crate) fn first_flags(
     let flags = new.flags & TOLD & !LOCKS;
     if flags != 0 && has_flags(new, options) {
         out.put(&Command::FileAttr { path, flags })?;
+    }
+    Ok(())
+}
+
+/// Of a directory, before what says how content is compressed: receivers refuse that beside the flag.
+pub(crate) fn no_longer_nocow(
+    path: &[u8],
+    old: Option<&InodeItem>,
+    new: &InodeItem,
+    options: Options,
+    out: &mut Out<'_>,
+) -> Result<()> {
+    if old.is_some_and(is_nocow) && !is_nocow(new) && has_flags(new, options) {
+        out.put(&Command::FileAttr { path, flags: new.flags & TOLD & !LOCKS })?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::inherited::Inherited;
 use crate::tree::Tree;
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};
-use btrfs_disk::items::{InodeItem, mode};
+use btrfs_disk::items::{InodeItem, inode_flags, mode};
 use std::collections::{HashMap, HashSet};
 
 /// A directory of the receiver's.
@@ -147,6 +147,11 @@ pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
+/// Whether content is written in place.
+pub(crate) fn is_nocow(item: &InodeItem) -> bool {
+    item.flags & inode_flags::NODATACOW != 0
+}
+
 /// A number is given again after its inode is gone: then the generation is another, unless that was
 /// within a commit or each tree has an inode of its own of it.
 fn is_same(left: &Tree<'_>, right: &Tree<'_>, ino: u64) -> Result<bool> {
@@ -160,5 +165,10 @@ fn is_same(left: &Tree<'_>, right: &Tree<'_>, ino: u64) -> Result<bool> {
     {
         return Ok(false);
     }
-    Ok(kind(&old) != mode::S_IFLNK || left.content_begins(ino)? == right.content_begins(ino)?)
+    match kind(&old) {
+        mode::S_IFLNK => Ok(left.content_begins(ino)? == right.content_begins(ino)?),
+        // That changes as long as a file is empty, and the receiver's has the parent's content.
+        mode::S_IFREG => Ok(is_nocow(&old) == is_nocow(&new)),
+        _ => Ok(true),
+    }
 }

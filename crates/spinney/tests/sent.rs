@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 const NOCOW: u32 = 0x80_0000;
+const COMPRESS: u32 = 0x4;
 
 fn volume() -> Volume {
     let device = Arc::new(MemDevice::new(768 << 20));
@@ -82,6 +83,7 @@ fn nothing_of_an_unrelated_parents_root_directory_stays() {
         one.sync().unwrap();
     }
     set_flags(&one, "p", NOCOW);
+    one.set_xattr("q", "btrfs.compression", b"zstd").unwrap();
     for name in ["p", "q"] {
         one.set_subvolume_read_only(name, true).unwrap();
     }
@@ -89,8 +91,8 @@ fn nothing_of_an_unrelated_parents_root_directory_stays() {
     pass(&one, &other, "p", &options);
     assert_eq!(flags(&other, "p") & NOCOW, NOCOW);
     pass(&one, &other, "q", &options.parent("p"));
-    assert_eq!(other.xattrs("q").unwrap(), ["user.q"]);
-    assert_eq!(flags(&other, "q"), 0);
+    assert_eq!(other.xattrs("q").unwrap(), ["btrfs.compression", "user.q"]);
+    assert_eq!(flags(&other, "q"), COMPRESS);
     assert_eq!(other.read("q/file").unwrap(), b"q");
     assert!(other.exists("q/only-q").unwrap() && !other.exists("q/only-p").unwrap());
     is_clean(&other);
@@ -135,6 +137,43 @@ fn a_directory_hands_no_flag_down_that_a_file_has_not() {
         }
     }
     assert_eq!(flags(&other, "s0/d/before") & NOCOW, 0);
+    is_clean(&other);
+}
+
+/// Which only an empty file may do; the receiver's is not.
+#[test]
+fn files_that_begin_or_end_to_be_written_in_place() {
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("v").unwrap();
+    one.create_dir("v/d").unwrap();
+    for (path, nocow) in [("v/plain", NOCOW), ("v/packed", NOCOW), ("v/d/in-place", 0)] {
+        one.create(path).unwrap();
+        set_flags(&one, path, nocow);
+        one.write(path, &[1; 90_000]).unwrap();
+    }
+    one.hard_link("v/packed", "v/d/packed").unwrap();
+    freeze(&one, "v", "s0");
+    for path in ["v/plain", "v/packed", "v/d/in-place"] {
+        one.create(path).unwrap();
+        set_flags(&one, path, flags(&one, path) ^ NOCOW);
+    }
+    one.set_xattr("v/packed", "btrfs.compression", b"zstd").unwrap();
+    for path in ["v/plain", "v/packed", "v/d/in-place"] {
+        one.write(path, &[2; 90_000]).unwrap();
+    }
+    freeze(&one, "v", "s1");
+    let options = SendOptions::new().protocol_2(true);
+    pass(&one, &other, "s0", &options);
+    pass(&one, &other, "s1", &options.parent("s0"));
+    for (path, expected) in
+        [("plain", 0), ("packed", COMPRESS), ("d/packed", COMPRESS), ("d/in-place", NOCOW)]
+    {
+        let path = format!("s1/{path}");
+        assert_eq!(flags(&one, &path), expected, "{path}, as it was made");
+        assert_eq!(flags(&other, &path), expected, "{path}");
+        assert!(other.read(&path).unwrap() == [2; 90_000], "{path}");
+    }
+    assert_eq!(ino(&other, "s1/packed"), ino(&other, "s1/d/packed"));
     is_clean(&other);
 }
 

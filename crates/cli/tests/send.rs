@@ -5,7 +5,7 @@ mod common;
 
 use common::mount::{Mount, lacks_fuse};
 use common::streams::{Chain, Sender, assert_same, chain, chains, history, ready, shell};
-use common::{Image, failing, fine};
+use common::{Image, KernelMount, OpenToAll, as_ordinary_user, failing, fine};
 use std::path::Path;
 use testkit::oracle::TempDir;
 
@@ -218,4 +218,38 @@ fn a_file_is_emptied_by_a_stream_alone() {
     assert!(said.contains("in use"), "{said}");
     mount.umount();
     fine(&["send", "-q", "-f", &file, &s]);
+}
+
+/// The server looks at who mounted, the kernel at each file that is opened, and at what lies over it.
+#[test]
+fn what_the_caller_may_not_open_is_sent_all_the_same() {
+    if !ready("what_the_caller_may_not_open_is_sent_all_the_same") || lacks_fuse("fuse") {
+        return;
+    }
+    if let Some(why) = common::no_ordinary_users() {
+        testkit::skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let image = Image::new("send-closed");
+    let kernels = KernelMount::new(&image.path, "noatime").unwrap();
+    shell(&format!(
+        "cd {}; btrfs -q subvolume create v; mkdir v/dir v/closed; for i in file dir/file closed/file
+         do head -c 200000 /dev/urandom > v/$i; done; chmod 600 v/file; chmod 700 v/closed
+         btrfs -q subvolume snapshot -r v s",
+        kernels.path().display()
+    ));
+    kernels.unmount().unwrap();
+    let [by_image, over] = ["by-image", "over"].map(|n| image.dir.join(n).display().to_string());
+    fine(&["send", "-q", "-f", &by_image, &image.at("/s")]);
+    as_ordinary_user(
+        &image,
+        "./spinney mount --log log disk.img mnt; ./spinney send -q -f by-mount mnt/s
+         ./spinney umount mnt; cmp by-image by-mount",
+    );
+    let mount = Mount::new(&image, "");
+    let covered = mount.join("s/dir").display().to_string();
+    shell(&format!("mount -t tmpfs tmpfs {covered}"));
+    fine(&["send", "-q", "-f", &over, &mount.join("s").display().to_string()]);
+    shell(&format!("umount {covered}; cmp {by_image} {over}"));
+    mount.umount();
 }

@@ -147,6 +147,16 @@ pub fn no_ordinary_users() -> Option<&'static str> {
     (!sh("setpriv --help").status.success()).then_some("no setpriv here")
 }
 
+/// Runs it in the image's directory, which is his from now on, with the program and `mnt` beside.
+pub fn as_ordinary_user(image: &Image, script: &str) {
+    let dir = image.dir.path().display();
+    let done = sh(&format!(
+        "set -e; cd {dir}; cp {PROGRAM} spinney; mkdir mnt; chown -R 65534:65534 .; chmod 755 .
+         exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '{script}'"
+    ));
+    assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
+}
+
 /// /dev/fuse with the permissions that it has where udev makes it. One test at a time, since
 /// it puts the old ones back.
 pub struct OpenToAll {

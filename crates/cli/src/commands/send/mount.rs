@@ -94,8 +94,8 @@ struct Mount {
     device: u64,
     /// Root directories of what is sent, by the tree.
     roots: HashMap<u64, File>,
-    /// The file that was read last.
-    file: RefCell<Option<(u64, u64, File)>>,
+    /// The file that was read last: of which tree, by its number, and open if it can be.
+    file: RefCell<Option<(u64, u64, Option<File>)>>,
 }
 
 impl Mount {
@@ -123,6 +123,26 @@ impl Mount {
     }
 }
 
+impl Mount {
+    /// By the number: the server looks at who asks alone.
+    fn ask(&self, file: &btrfs_sender::File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
+        let (token, which) = (self.trees.token, (file.tree, file.ino));
+        self.trees.door.committed_content(token, which, offset, buf).map_err(fs_error)
+    }
+
+    /// `None`: the caller may not, as of others' files in a mount of his own, or something is mounted over it.
+    fn open(&self, file: &btrfs_sender::File<'_>) -> vfs::Result<Option<File>> {
+        let root = self.roots.get(&file.tree.0).ok_or(FsError::Posix(Errno::ENOENT))?;
+        match open_beneath(root, file.path, libc::O_RDONLY, 0) {
+            Ok(open) => Ok(Some(open)),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM | libc::EXDEV | libc::ELOOP) => Ok(None),
+                _ => Err(fs_error(error)),
+            },
+        }
+    }
+}
+
 fn tree(trees: &MountTrees, place: &VolumePath, id: u64) -> Result<CommittedTree> {
     trees.tree(TreeId(id)).map_err(|error| Error::about(place.show(), io_text(&error)))
 }
@@ -147,27 +167,23 @@ impl Source for Mount {
 
     fn read(&self, file: &btrfs_sender::File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         if buf.len() <= SMALL {
-            let asked = self.trees.door.committed_content(
-                self.trees.token,
-                (file.tree, file.ino),
-                offset,
-                buf,
-            );
-            return asked.map_err(fs_error);
+            return self.ask(file, offset, buf);
         }
         let mut last = self.file.borrow_mut();
         let known =
             matches!(&*last, Some((tree, ino, _)) if (*tree, *ino) == (file.tree.0, file.ino));
         if !known {
-            let root = self.roots.get(&file.tree.0).ok_or(FsError::Posix(Errno::ENOENT))?;
-            let opened = open_beneath(root, file.path, libc::O_RDONLY, 0);
-            *last = Some((file.tree.0, file.ino, opened.map_err(fs_error)?));
+            *last = Some((file.tree.0, file.ino, self.open(file)?));
         }
-        let Some((.., open)) = &*last else { return Err(Errno::ENOENT.into()) };
-        open.read_exact_at(buf, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => Errno::EIO.into(),
-            _ => fs_error(error),
-        })
+        match &*last {
+            Some((.., Some(open))) => {
+                open.read_exact_at(buf, offset).map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof => Errno::EIO.into(),
+                    _ => fs_error(error),
+                })
+            }
+            _ => self.ask(file, offset, buf),
+        }
     }
 
     fn read_stored(

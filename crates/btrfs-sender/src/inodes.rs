@@ -238,12 +238,12 @@ impl<'s> Inodes<'s> {
         (old, new): (Option<&InodeItem>, &InodeItem),
         out: &mut Out<'_>,
     ) -> Result<()> {
-        let chowned = metadata::owner_and_mode(path, old, new, out)?;
+        let size = |old: &InodeItem| old.size != new.size;
+        let written = is_file(new) && (!change.ranges.is_empty() || old.is_some_and(size));
+        let chowned = metadata::owner_and_mode(path, (old, new), written, out)?;
         if old.is_none() {
             self.send_xattrs(change.ino, path, new, out)?;
         }
-        let size = |old: &InodeItem| old.size != new.size;
-        let written = !change.ranges.is_empty() || old.is_some_and(size);
         if old.is_some() && !is_dir(new) && (chowned || written) {
             self.put_xattrs(change.ino, path, |name| name == CAPABILITY, out)?;
         }

@@ -8,11 +8,14 @@ use crate::tree::{is_dir, is_file, xattrs_of};
 use btrfs_disk::items::{InodeItem, Timespec, inode_flags, mode};
 use btrfs_send::{Command, Protocol, Time};
 
-/// True: the owner was set.
+/// Who runs it is somebody else then.
+const SET_ID: u32 = 0o6000;
+
+/// True: the owner was set. `written`: content or size changed before.
 pub(crate) fn owner_and_mode(
     path: &[u8],
-    old: Option<&InodeItem>,
-    new: &InodeItem,
+    (old, new): (Option<&InodeItem>, &InodeItem),
+    written: bool,
     out: &mut Out<'_>,
 ) -> Result<bool> {
     let owner = |item: &InodeItem| (item.uid, item.gid);
@@ -21,8 +24,9 @@ pub(crate) fn owner_and_mode(
     if chown {
         out.put(&Command::Chown { path, uid: new.uid.into(), gid: new.gid.into() })?;
     }
-    // A change of the owner takes bits of the mode away.
-    if (chown || old.is_none_or(|old| bits(old) != bits(new))) && !is_symlink(new) {
+    // A change of the owner takes bits of the mode away, and so does one of the content by who is no administrator.
+    let taken = chown || written && bits(new) & SET_ID != 0;
+    if (taken || old.is_none_or(|old| bits(old) != bits(new))) && !is_symlink(new) {
         out.put(&Command::Chmod { path, mode: bits(new).into() })?;
     }
     Ok(chown)

@@ -6,7 +6,10 @@ mod common;
 use btrfs_disk::items::inode_flags;
 use btrfs_send::{Command, Encoder, Origin, Protocol, Special, Verity};
 use common::mount::Mount;
-use common::{Image, assert_clean, failing, fine, sh, text};
+use common::streams::assert_same;
+use common::{
+    Image, KernelMount, OpenToAll, as_ordinary_user, assert_clean, failing, fine, sh, text,
+};
 use std::fs;
 use testkit::require;
 
@@ -96,4 +99,52 @@ fn nodes_that_a_stream_has_made_are_not_opened() {
         assert!(sh(&format!("test -c {}/snap/node", mount.word())).status.success());
         mount.umount();
     }
+}
+
+/// Files of an ordinary user's with such bits: `s0`, and `s1`, for which they were written and given the bits again.
+fn with_set_id_bits(source: &Image) {
+    let kernels = KernelMount::new(&source.path, "noatime").unwrap();
+    let made = sh(&format!(
+        "set -e; cd {}; btrfs -q subvolume create v; head -c 100000 /dev/urandom > v/in-place
+         cp v/in-place v/longer; chown -R 65534:65534 v; chmod 4755 v/in-place; chmod 6755 v/longer
+         btrfs -q subvolume snapshot -r v s0; head -c 3000 /dev/urandom > new
+         dd if=new of=v/in-place conv=notrunc; cat new >> v/longer; chmod 4755 v/in-place
+         chmod 6755 v/longer; btrfs -q subvolume snapshot -r v s1",
+        kernels.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    kernels.unmount().unwrap();
+}
+
+/// A write of who is no administrator takes the bits away: the stream must say them again.
+#[test]
+fn set_id_bits_stay_where_a_file_was_written_in_place() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    if let Some(why) = common::no_ordinary_users() {
+        testkit::skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let (source, image) = (Image::new("set-id-source"), Image::new("set-id"));
+    with_set_id_bits(&source);
+    let [s0, s1] = ["/s0", "/s1"].map(|path| source.at(path));
+    let [whole, more] = ["whole", "more"].map(|name| image.dir.join(name).display().to_string());
+    fine(&["send", "-q", "-f", &whole, &s0]);
+    fine(&["send", "-q", "-p", &s0, "-f", &more, &s1]);
+    fine(&["chown", "65534:65534", &image.at("/")]);
+    as_ordinary_user(
+        &image,
+        "./spinney mount --log log -o writeback disk.img mnt
+         ./spinney receive -q -f whole mnt && ./spinney receive -q -f more mnt
+         ./spinney umount mnt; if grep received log; then exit 1; fi",
+    );
+    let [from, to] = [&source, &image].map(|one| KernelMount::new(&one.path, "ro").unwrap());
+    let modes =
+        |one: &KernelMount| text(&sh(&format!("stat -c %a {}/s?/*", one.path().display())).stdout);
+    assert_eq!(modes(&from), "4755\n6755\n4755\n6755\n");
+    assert_eq!(modes(&to), modes(&from));
+    assert_same(&from.join("s1"), &to.join("s1"), "s1");
+    from.unmount().unwrap();
+    to.unmount().unwrap();
+    assert_clean(&image.path);
 }

@@ -27,6 +27,7 @@ use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 /// Directories that stay open.
 const DIRS: usize = 64;
 const READ_DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY;
+const SET_ID: u16 = 0o6000;
 const FILE: &[u32] = &[libc::S_IFREG];
 const FILE_OR_DIR: &[u32] = &[libc::S_IFREG, libc::S_IFDIR];
 /// How content of an inode is compressed.
@@ -434,7 +435,8 @@ impl Target for InMount {
     fn chmod(&mut self, path: RelPath<'_>, mode: u16) -> Result<()> {
         if let Some(file) = self.used_last(path) {
             let before = sys::stat(file).fs()?.stx_mode & 0o7777;
-            let same = before == mode;
+            // What a write has taken away the kernel may still remember.
+            let same = before == mode && mode & SET_ID == 0;
             let mode = Permissions::from_mode(mode.into());
             return if same { Ok(()) } else { file.set_permissions(mode).fs() };
         }

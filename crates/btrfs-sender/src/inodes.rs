@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::inherited::{is_inherited, is_property};
 use crate::metadata;
 use crate::moves::Moves;
-use crate::namespace::Dir;
+use crate::namespace::{Dir, is_verified};
 use crate::out::{Options, Out};
 use crate::source::Source;
 use crate::take_back::take_back;
 use crate::tree::{Name, PieceKind, is_dir, is_file};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID as ROOT;
-use btrfs_disk::items::{InodeItem, inode_flags, mode};
+use btrfs_disk::items::{InodeItem, mode};
 use btrfs_send::{Command, Protocol, Special, Verity};
 use fs_verity::Descriptor;
 
@@ -58,9 +58,10 @@ impl<'s> Inodes<'s> {
         if old.is_some() {
             self.change_xattrs(change, &path, &item, out)?;
         }
-        if is_file(&item) {
+        // The same file's content is the same then, wherever it lies; and nobody may write it.
+        if is_file(&item) && !old.as_ref().is_some_and(is_verified) {
             self.send_content(change, &path, (old.as_ref(), &item), out)?;
-            self.send_verity(ino, &path, (old.as_ref(), &item), out)?;
+            self.send_verity(ino, &path, &item, out)?;
         }
         self.send_metadata(change, &path, (old.as_ref(), &item), out)?;
         if !is_dir(&item) {
@@ -71,15 +72,8 @@ impl<'s> Inodes<'s> {
 
     /// Of a file that is verified from now on: all its content is there, and nobody but the receiver
     /// may change it yet.
-    fn send_verity(
-        &self,
-        ino: u64,
-        path: &[u8],
-        (old, new): (Option<&InodeItem>, &InodeItem),
-        out: &mut Out<'_>,
-    ) -> Result<()> {
-        let verified = |item: &InodeItem| item.flags & inode_flags::RO_VERITY != 0;
-        if self.options.protocol < Protocol::V3 || !verified(new) || old.is_some_and(verified) {
+    fn send_verity(&self, ino: u64, path: &[u8], new: &InodeItem, out: &mut Out<'_>) -> Result<()> {
+        if self.options.protocol < Protocol::V3 || !is_verified(new) {
             return Ok(());
         }
         let bad = |why: String| Error::Refused(format!("{}: {why}", String::from_utf8_lossy(path)));

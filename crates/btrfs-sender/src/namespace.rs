@@ -152,6 +152,11 @@ pub(crate) fn is_nocow(item: &InodeItem) -> bool {
     item.flags & inode_flags::NODATACOW != 0
 }
 
+/// Whether every read of the file is verified (fs-verity).
+pub(crate) fn is_verified(item: &InodeItem) -> bool {
+    item.flags & inode_flags::RO_VERITY != 0
+}
+
 /// A number is given again after its inode is gone: then the generation is another, unless that was
 /// within a commit or each tree has an inode of its own of it.
 fn is_same(left: &Tree<'_>, right: &Tree<'_>, ino: u64) -> Result<bool> {
@@ -168,7 +173,11 @@ fn is_same(left: &Tree<'_>, right: &Tree<'_>, ino: u64) -> Result<bool> {
     match kind(&old) {
         mode::S_IFLNK => Ok(left.content_begins(ino)? == right.content_begins(ino)?),
         // That changes as long as a file is empty, and the receiver's has the parent's content.
-        mode::S_IFREG => Ok(is_nocow(&old) == is_nocow(&new)),
+        mode::S_IFREG if is_nocow(&old) != is_nocow(&new) => Ok(false),
+        // Of what is verified nothing changes, nor what it is verified by.
+        mode::S_IFREG if is_verified(&old) => {
+            Ok(is_verified(&new) && left.verity(ino)? == right.verity(ino)?)
+        }
         _ => Ok(true),
     }
 }

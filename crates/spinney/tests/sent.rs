@@ -4,8 +4,8 @@
 use btrfs_send::{Command, Encoder, Protocol};
 use spinney::vfs::{Context, FileKind, Ino, WriteFlags};
 use spinney::{
-    FileOptions, FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, Volume,
-    VolumeOptions,
+    FileOptions, FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions,
+    VerityWish, Volume, VolumeOptions,
 };
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -70,6 +70,37 @@ fn links_of_siblings_lead_where_each_of_them_leads() {
     pass(&one, &other, "b", &SendOptions::new().parent("a"));
     let leads = |path: &str| other.read_link(path).unwrap();
     assert_eq!((leads("a/link"), leads("b/link")), ("red".into(), "tin".into()));
+}
+
+/// Made by the same commit as well; who took them for the same would write to what is verified.
+#[test]
+fn files_of_siblings_are_verified_where_each_of_them_is() {
+    let (one, other) = (volume(), volume());
+    one.create_subvolume("base").unwrap();
+    for name in ["a", "b", "c", "d"] {
+        one.snapshot("base", name, &SnapshotOptions::new()).unwrap();
+    }
+    let content = [("a", 1), ("b", 2), ("c", 1), ("d", 3)];
+    for (name, byte) in content {
+        one.write(format!("{name}/file"), &[byte; 70_000]).unwrap();
+    }
+    let wish = VerityWish::of(1, 4096, b"salt", b"").unwrap();
+    for name in ["a", "c", "d"] {
+        one.enable_verity(format!("{name}/file"), &wish).unwrap();
+    }
+    one.sync().unwrap();
+    let options = SendOptions::new().protocol_3(true);
+    for (name, parent) in [("a", None), ("b", Some("a")), ("c", Some("a")), ("d", Some("b"))] {
+        one.set_subvolume_read_only(name, true).unwrap();
+        let options = parent.map_or(options.clone(), |parent| options.clone().parent(parent));
+        pass(&one, &other, name, &options);
+    }
+    for (name, byte) in content {
+        let path = format!("{name}/file");
+        assert!(other.read(&path).unwrap() == [byte; 70_000], "{name}");
+        assert_eq!(other.measure_verity(&path).is_ok(), name != "b", "{name}");
+    }
+    is_clean(&other);
 }
 
 #[test]

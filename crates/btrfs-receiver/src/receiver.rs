@@ -232,11 +232,23 @@ impl Receiver<'_> {
         Ok(())
     }
 
+    /// How content is compressed is refused beside the flag that it is written in place, and a source has one of both. The
+    /// kernel's streams say the property first, and of what is new in a directory with the flag nothing.
+    fn set_xattr(&mut self, path: RelPath<'_>, name: &[u8], value: &[u8]) -> vfs::Result<()> {
+        match self.target.set_xattr(path, name, value) {
+            Err(FsError::Posix(Errno::EINVAL)) if name == COMPRESSION => {
+                self.target.set_flags(path, NOCOW, 0)?;
+                self.target.set_xattr(path, name, value)
+            }
+            done => done,
+        }
+    }
+
     fn change_metadata(&mut self, command: &Command<'_>) -> Step {
         match *command {
             Command::SetXattr { path, name, value } => {
                 self.inherited.changed(name);
-                self.target.set_xattr(RelPath::new(path)?, name, value)?;
+                self.set_xattr(RelPath::new(path)?, name, value)?;
             }
             Command::RemoveXattr { path, name } => {
                 self.inherited.changed(name);
@@ -274,8 +286,11 @@ const SETTABLE: [(u64, u32); 5] = [
     (inode_flags::NODUMP, 0x40),
     (inode_flags::NOATIME, 0x80),
     (inode_flags::DIRSYNC, 0x1_0000),
-    (inode_flags::NODATACOW, 0x80_0000),
+    (inode_flags::NODATACOW, NOCOW),
 ];
+
+const NOCOW: u32 = 0x80_0000;
+const COMPRESSION: &[u8] = b"btrfs.compression";
 
 /// fallocate(2): 1 keeps the size, 2 punches a hole, 0x10 makes zeros.
 fn fallocate_mode(mode: u32) -> Option<FallocateMode> {

@@ -5,7 +5,7 @@ mod common;
 
 use btrfs_send::{Command, Encoder, Origin, Protocol};
 use common::mount::Mount;
-use common::streams::{Chain, Sender, assert_same, chains};
+use common::streams::{Chain, Sender, assert_same, chains, shell};
 use common::{Image, KernelMount, PROGRAM, TempDir, failing, fine, sh, text};
 use std::fs::{self, File};
 use std::io::Write;
@@ -313,6 +313,52 @@ fn what_the_place_would_give_is_not_in_what_is_received() {
     }
     kernel.unmount().unwrap();
     common::assert_clean(&image.path);
+}
+
+/// Flags and the property of what `s2` has.
+fn stored(top: &Path) -> String {
+    shell(&format!(
+        "cd {}/s2; lsattr -d d in | cut -c-22; lsattr in/f | cut -c-22
+         getfattr -n btrfs.compression d in/f",
+        top.display()
+    ))
+}
+
+/// The kernel says the property in front of the flags, where both are refused together.
+#[test]
+fn what_the_kernel_sends_of_what_is_compressed_and_was_written_in_place() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let tools = sh("command -v getfattr chattr lsattr").status.success();
+    require!(tools, "no getfattr, chattr or lsattr");
+    let (source, target) = (Image::new("was-in-place"), Image::new("was-in-place-ours"));
+    let kernel = KernelMount::new(&source.path, "noatime").unwrap();
+    let dir = source.dir.path().display().to_string();
+    shell(&format!(
+        "cd {}; btrfs -q subvolume create v; mkdir v/d v/in; btrfs -q subvolume snapshot -r v s0
+         chattr +C v/d v/in; btrfs -q subvolume snapshot -r v s1; chattr -C v/d; touch v/in/f
+         chattr -C v/in/f; for i in d in/f; do btrfs property set v/$i compression zstd; done
+         echo x > v/in/f; btrfs -q subvolume snapshot -r v s2
+         btrfs -q send --proto 2 -f {dir}/0 s0; btrfs -q send --proto 2 -p s0 -f {dir}/1 s1
+         btrfs -q send --proto 2 -p s1 -f {dir}/2 s2",
+        kernel.path().display()
+    ));
+    let expected = stored(kernel.path());
+    kernel.unmount().unwrap();
+    let streams = ["0", "1", "2"].map(|name| format!("{dir}/{name}"));
+    let receive = |into: &str| {
+        streams.iter().for_each(|file| _ = fine(&["receive", "-q", "-f", file, into]));
+    };
+    let mount = Mount::new(&target, "writeback");
+    fs::create_dir(mount.join("calls")).unwrap();
+    receive(&mount.join("calls").display().to_string());
+    mount.umount();
+    receive(&target.at("/"));
+    let kernel = KernelMount::new(&target.path, "ro").unwrap();
+    assert_eq!(stored(kernel.path()), expected);
+    assert_eq!(stored(&kernel.join("calls")), expected);
+    kernel.unmount().unwrap();
+    common::assert_clean(&target.path);
 }
 
 /// By system calls the kernel would cut it at the source's end, which each piece moved on.

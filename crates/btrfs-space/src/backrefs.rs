@@ -16,7 +16,7 @@
 use crate::items::Items;
 use crate::refs::{ExtentKind, RefDeltas, RefOwner, apply_reference, find_item};
 use crate::shared::may_be_shared;
-use btrfs_disk::items::FileExtent;
+use btrfs_disk::items::{FileExtent, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::MAX_LEVEL;
 use btrfs_disk::{Corrupt, Expect, Generation, Key, Logical, Node, Result, TreeId};
@@ -40,6 +40,19 @@ pub struct TreeState {
     /// What is in front of this key is gone: the tree is being dropped, and came so far. Its nodes may be those of
     /// others by now.
     pub begins: Key,
+}
+
+impl TreeState {
+    /// Where a tree has this root, and the root tree says that of it.
+    pub fn of(root: TreeRoot, item: &RootItem) -> TreeState {
+        let begins = if item.is_deleted() { item.drop_progress } else { Key::MIN };
+        TreeState { root, last_snapshot: item.last_snapshot, begins }
+    }
+
+    /// One of which the root tree says nothing.
+    pub fn top(root: TreeRoot) -> TreeState {
+        TreeState { root, last_snapshot: Generation(0), begins: Key::MIN }
+    }
 }
 
 /// What a walker asks for trees; `None`: there is no such tree.

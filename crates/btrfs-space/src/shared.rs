@@ -56,7 +56,17 @@ pub enum Detached {
 pub type Lookup<'a> = dyn FnMut(&RefDeltas, Logical) -> Result<Option<(u64, u64)>> + 'a;
 
 /// Calls `each` for every reference that the pointers of `node` stand for.
-pub fn pointers(node: &Node, holder: Holder, mut each: impl FnMut(Pointer)) -> Result<()> {
+pub fn pointers(node: &Node, holder: Holder, each: impl FnMut(Pointer)) -> Result<()> {
+    pointers_from(node, 0, holder, each)
+}
+
+/// As `pointers`, without those in front of this slot of an interior node.
+pub(crate) fn pointers_from(
+    node: &Node,
+    first: usize,
+    holder: Holder,
+    mut each: impl FnMut(Pointer),
+) -> Result<()> {
     if !node.is_leaf() {
         let owner = match holder {
             Holder::Keyed(root) => RefOwner::Tree { root },
@@ -64,7 +74,7 @@ pub fn pointers(node: &Node, holder: Holder, mut each: impl FnMut(Pointer)) -> R
         };
         let kind = ExtentKind::Node { level: node.level() - 1 };
         let len = node.bytes().len() as u64;
-        for child in node.children() {
+        for child in node.children().skip(first) {
             each(Pointer { extent: child.logical, len, kind, owner });
         }
         return Ok(());

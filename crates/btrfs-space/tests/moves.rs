@@ -4,10 +4,8 @@ mod common;
 
 use btrfs_disk::TreeId;
 use btrfs_space::{Extent, MoveContent, MoveNodes, MovedNodes, count_moves};
-use btrfs_tree::TreeRoot;
 use common::edit::Commit;
 use common::{Image, Opened, with_kernel};
-use std::collections::BTreeMap;
 
 /// What becomes of it in a commit that is given up.
 fn moved(opened: &Opened, what: &MoveNodes) -> MovedNodes {
@@ -49,9 +47,7 @@ fn content_that_got_more_references_than_were_counted_stays() {
         let to = room.alloc(&space, from.len, from.len, None).expect("a place").logical;
         let content = vec![MoveContent { from, to }];
         let mut what = MoveNodes { content, limit: 1000, ..MoveNodes::default() };
-        let trees: BTreeMap<TreeId, TreeRoot> =
-            opened.trees().into_iter().map(|(_, _, root)| (root.id, root)).collect();
-        let counted = count_moves(&opened.store, &trees, &what).expect("counts");
+        let counted = count_moves(&opened.store, &opened.states(), &what).expect("counts");
         assert_eq!(counted.references, 21, "file {file}");
         what.references = counted.references - 1;
         let refused = moved(&opened, &what);

@@ -231,7 +231,7 @@ impl Balancer {
             self.committer.commit_written_back()?;
             return Ok(MovedNodes { counting: true, ..MovedNodes::default() });
         }
-        // A tree that is half dropped cannot be walked.
+        // What is deleted need not move.
         self.cleaner.drop_dead()?;
         let done = self.step(batch)?;
         report.relocated_extents += done.moved;

@@ -11,9 +11,9 @@ use crate::reserve::{Cost, Reservation};
 use btrfs_disk::items::{ExtentItemFields, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Logical, TreeId};
+use btrfs_space::backrefs::TreeState;
 use btrfs_space::{Extent, GroupInfo, Items, MoveNodes, MovedNodes, Priority, TreeItems};
 use btrfs_txn::delta::{ActionCost, Move, TreeAction};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use vfs::Result;
 
@@ -152,7 +152,8 @@ impl Balancer {
         bytes: u64,
     ) -> Result<(Reservation<'_>, ActionCost)> {
         let roots = self.core.roots();
-        let trees: BTreeMap<_, _> = roots.trees.iter().map(|(id, root)| (id, root.root)).collect();
+        let trees = roots.trees.iter();
+        let trees = trees.map(|(id, root)| (id, TreeState::of(root.root, &root.item))).collect();
         let counted = btrfs_space::count_moves(&self.core.store, &trees, what);
         let btrfs_space::CountedMoves { copies, references, leaves } = counted.fs()?;
         what.leaves = leaves;

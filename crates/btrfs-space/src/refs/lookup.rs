@@ -7,7 +7,7 @@ use super::separate::{NEAR, RefItem, Separate};
 use crate::items::Items;
 use btrfs_disk::items::extent_flags;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, Error, Key, Logical, Result, TreeId};
+use btrfs_disk::{Corrupt, Error, Generation, Key, Logical, Result, TreeId};
 use std::collections::BTreeMap;
 
 /// All references of one extent.
@@ -67,13 +67,17 @@ pub fn held_by_alone(
     Ok(stored.map(|(has, refs)| has > 0 && has == refs))
 }
 
-/// True if `owner` holds the extent, whoever else does. With `pending` changes on top.
+/// True if `owner` holds the extent, whoever else does. With `pending` changes on top. What was allocated there
+/// after commit `of` is another extent.
 pub(crate) fn held_by(
     items: &mut dyn Items,
     pending: &[&RefDeltas],
-    logical: Logical,
+    (logical, of): (Logical, Generation),
     owner: &RefOwner,
 ) -> Result<bool> {
+    if find_item(items, logical)?.is_some_and(|(_, item)| item.fields.generation > of.0) {
+        return Ok(false);
+    }
     let stored = stored_count(items, logical, owner)?.map_or(0, |(has, _)| has);
     let changes = pending.iter().filter_map(|p| p.get(logical)).flat_map(|delta| delta.owners());
     let change: i64 = changes.filter(|(of, _)| of == owner).map(|(_, change)| change).sum();

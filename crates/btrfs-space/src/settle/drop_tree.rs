@@ -258,7 +258,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         // From the node where the last step stopped, its children are whole.
         resume = resume.filter(|resume| resume.level < node.level());
         for slot in first..node.len() {
-            let gone = self.is_gone(node.child(slot).logical, holder);
+            let gone = self.is_gone(&node.child(slot), holder);
             match self.state.unless_stuck(gone)? {
                 None => return Ok(Flow::Paused(node.level(), node.key(slot))),
                 Some(true) => continue,
@@ -274,13 +274,15 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         Ok(Flow::Done)
     }
 
-    /// Another writer dropped this child, and said so by its references alone.
-    fn is_gone(&self, child: Logical, holder: Holder) -> Result<bool> {
+    /// Another writer dropped this child, and said so by its references alone. What of this tree moved may be at its
+    /// address by now.
+    fn is_gone(&self, child: &ChildPtr, holder: Holder) -> Result<bool> {
         if !self.state.taken_over {
             return Ok(false);
         }
         let mut items = TreeItems::new(self.settle.store, &self.settle.extent_root);
-        Ok(!held_by(&mut items, &[&self.settle.deltas], child, &owner_of(holder))?)
+        let at = (child.logical, child.generation);
+        Ok(!held_by(&mut items, &[&self.settle.deltas], at, &owner_of(holder))?)
     }
 
     fn child(

@@ -66,14 +66,10 @@ impl Tree {
     }
 
     pub(super) fn state(&self) -> TreeState {
-        let (root, last_snapshot, begins) = (self.root, self.last_snapshot(), self.begins());
-        TreeState { root, last_snapshot, begins }
-    }
-
-    /// The first key that is left of it, where it is being dropped.
-    fn begins(&self) -> Key {
-        let dropped = self.item.as_ref().filter(|(_, item)| item.is_deleted());
-        dropped.map_or(Key::MIN, |(_, item)| item.drop_progress)
+        match &self.item {
+            Some((_, item)) => TreeState::of(self.root, item),
+            None => TreeState::top(self.root),
+        }
     }
 
     pub(super) fn last_snapshot(&self) -> Generation {

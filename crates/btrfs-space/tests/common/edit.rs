@@ -10,7 +10,8 @@ use btrfs_disk::items::{
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Generation, Key, Logical, Result, TreeId};
 use btrfs_space::{
-    DataReservation, DropState, Extent, ExtentKind, Priority, RefOwner, Settle, Settled, Space,
+    DataReservation, DropState, Extent, ExtentKind, MovedNodes, Priority, RefOwner, Settle,
+    Settled, Space,
 };
 use btrfs_tree::{Edit, NodeReader, NodeStore, TreeRoot, get, scan};
 
@@ -385,7 +386,11 @@ impl<'a> Commit<'a> {
     }
 
     /// Settles; answers what is to be written.
-    pub fn settle(mut self) -> Settled {
+    pub fn settle(self) -> Settled {
+        self.settle_moves().0
+    }
+
+    fn settle_moves(mut self) -> (Settled, Vec<MovedNodes>) {
         let fate = self.settle.drain_data().expect("drains");
         self.drop_sums(&fate.freed);
         let alive = |logical: &Logical| {
@@ -398,18 +403,20 @@ impl<'a> Commit<'a> {
             });
         let edits = edits.collect();
         self.apply(TreeId::CSUM, edits);
-        self.settle.finish().expect("settles")
+        let moved = self.settle.moved_nodes().cloned().collect();
+        (self.settle.finish().expect("settles"), moved)
     }
 
-    /// Settles and writes.
-    pub fn finish(self) {
+    /// Settles and writes; answers what became of moves.
+    pub fn finish(self) -> Vec<MovedNodes> {
         let (opened, space) = (self.opened, self.space);
-        let mut settled = self.settle();
+        let (mut settled, moved) = self.settle_moves();
         settled.dirty.write_all(&opened.store).expect("nodes");
         opened.volume.flush().expect("flush");
         opened.volume.commit_superblock(settled.superblock).expect("superblock");
         opened.volume.flush().expect("flush");
         space.unpin(&settled.pinned).expect("unpins");
+        moved
     }
 }
 

@@ -4,15 +4,18 @@
 
 pub mod derive;
 pub mod edit;
+pub mod family;
 pub mod random;
 
 use blockdev::FileDevice;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
+use btrfs_space::backrefs::TreeState;
 use btrfs_space::{Space, SpaceRoots};
 use btrfs_tree::{NodeStore, TreeRoot, scan};
 use btrfs_volume::{OpenOptions, Volume};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -174,6 +177,13 @@ impl Opened {
             generation: fields.chunk_root_generation,
             level: fields.chunk_root_level,
         }
+    }
+
+    /// All that there are.
+    pub fn states(&self) -> BTreeMap<TreeId, TreeState> {
+        let top = [self.root_tree(), self.chunk_tree()].map(TreeState::top);
+        let named = self.trees().into_iter().map(|(_, item, root)| TreeState::of(root, &item));
+        named.chain(top).map(|tree| (tree.root.id, tree)).collect()
     }
 
     /// All trees that the root tree names.

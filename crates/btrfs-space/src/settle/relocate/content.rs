@@ -9,12 +9,13 @@
 //! What it does not know: bytes, and checksums. Who asks has made the copies.
 
 use crate::Extent;
+use crate::backrefs::TreeState;
 use crate::items::Items;
 use crate::refs::{ExtentKind, ExtentRefs, RefDeltas, RefOwner, current_refs};
 use btrfs_disk::items::{FileExtent, FileExtentFields};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Key, Logical, Node, Result, TreeId, build};
-use btrfs_tree::{Cursor, NodeReader, TreeRoot};
+use btrfs_tree::{Cursor, NodeReader};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// An extent that shall move, and where its copy lies.
@@ -38,7 +39,7 @@ impl Content {
         reader: &R,
         items: &mut dyn Items,
         pending: &[&RefDeltas],
-        roots: &BTreeMap<TreeId, TreeRoot>,
+        trees: &BTreeMap<TreeId, TreeState>,
         wanted: &[MoveContent],
     ) -> Result<Content> {
         let (mut moves, mut leaves) = (HashMap::new(), HashSet::new());
@@ -53,10 +54,10 @@ impl Content {
                     }
                     RefOwner::Data { root, ino, offset } => {
                         let no_tree = || Corrupt::new(format!("there is no tree {root}"));
-                        let tree = roots.get(&root).ok_or_else(no_tree)?;
+                        let tree = trees.get(&root).ok_or_else(no_tree)?;
                         let cursor =
-                            cursors.entry(root).or_insert_with(|| Cursor::new(reader, tree));
-                        let of = (what.from.logical, root, ino, offset);
+                            cursors.entry(root).or_insert_with(|| Cursor::new(reader, &tree.root));
+                        let of = (what.from.logical, tree, ino, offset);
                         find_in_file(cursor, of, (*count, &refs), &mut leaves)?;
                     }
                     _ => {
@@ -138,17 +139,17 @@ fn names(node: &Node) -> impl Iterator<Item = (Key, FileExtentFields)> + '_ {
     })
 }
 
-/// The leaves of tree `root` in which a file has `count` names of an extent. Names in leaves that have it by their own
+/// The leaves of `tree` in which a file has `count` names of an extent. Names in leaves that have it by their own
 /// address, or that another tree wrote and shares, are none of these.
 fn find_in_file<R: NodeReader>(
     cursor: &mut Cursor<'_, R>,
-    (extent, root, ino, offset): (Logical, TreeId, u64, u64),
+    (extent, tree, ino, offset): (Logical, &TreeState, u64, u64),
     (count, refs): (u64, &ExtentRefs),
     leaves: &mut HashSet<Logical>,
 ) -> Result<()> {
     // An item may begin behind the start of its extent: then this is less than nothing.
     let first = if offset.cast_signed() < 0 { 0 } else { offset };
-    cursor.seek(&Key::new(ino, kind::EXTENT_DATA, first))?;
+    cursor.seek(&Key::new(ino, kind::EXTENT_DATA, first).max(tree.begins))?;
     let mut left = count;
     while left > 0
         && let Some(item) = cursor.current()
@@ -162,7 +163,7 @@ fn find_in_file<R: NodeReader>(
         if let FileExtent::Extent { fields, .. } = parsed
             && fields.disk_bytenr == extent
             && key.offset.wrapping_sub(fields.offset) == offset
-            && writer == root
+            && writer == tree.root.id
             && !refs.owners.contains_key(&RefOwner::SharedData { parent })
         {
             leaves.insert(parent);

@@ -25,6 +25,10 @@
 //! pointers that were found to each node that gets another address are counted against its
 //! references, one for each pointer; if one is missing nothing moves.
 //!
+//! A tree that is half dropped is walked from where that stopped: what is in front of it is no more, and the nodes on the
+//! way there keep their pointers to it, which stand for no references. The position is not believed (`drop_tree`): where
+//! it lags there are more pointers than references, and nothing moves.
+//!
 //! What it does not know: why they move, and what becomes of the range.
 
 mod content;
@@ -32,9 +36,10 @@ mod content;
 pub use content::MoveContent;
 
 use super::Settle;
+use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
-use crate::refs::{ExtentKind, ExtentRefs, current_refs, stored_refs};
-use crate::shared::{Holder, change_pointers, may_be_shared};
+use crate::refs::{ExtentKind, ExtentRefs, RefDeltas, current_refs, held_by, stored_refs};
+use crate::shared::{Holder, may_be_shared, pointers_from};
 use crate::space::Kind;
 use btrfs_disk::items::{ExtentItem, extent_flags};
 use btrfs_disk::key::kind;
@@ -42,7 +47,7 @@ use btrfs_disk::node::{ChildPtr, FLAG_RELOC};
 use btrfs_disk::{
     Corrupt, Error, Expect, Generation, Key, Logical, Node, NodeIdentity, Result, TreeId, build,
 };
-use btrfs_tree::{DirtyNodes, NodeReader, TreeRoot, keeps};
+use btrfs_tree::{DirtyNodes, NodeReader, keeps};
 use content::Content;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -89,10 +94,20 @@ pub struct MovedNodes {
     pub counting: bool,
 }
 
-/// A node that is to be written anew.
-struct Copy {
+/// How a search came to a node.
+#[derive(Clone, Copy)]
+struct Way {
     tree: TreeId,
     is_root: bool,
+    /// The tree is half dropped.
+    half: bool,
+    /// The node is on the way to where that stopped.
+    begins: Option<Key>,
+}
+
+/// A node that is to be written anew.
+struct Copy {
+    way: Way,
     node: Arc<Node>,
     /// It lies in the range.
     here: bool,
@@ -101,9 +116,21 @@ struct Copy {
     /// Nobody else has it in memory.
     passing: bool,
     shared: bool,
+    /// Pointers in front of this slot are references no more.
+    first: usize,
     /// Pointers that change, by slot.
     children: Vec<usize>,
     refs: ExtentRefs,
+}
+
+impl Copy {
+    /// How its pointers are held until now, where it is the copy's address that will hold them.
+    fn holder(&self) -> Option<Holder> {
+        match self.refs.full_backref() {
+            true => Some(Holder::Shared(self.node.logical())),
+            false => self.shared.then_some(Holder::Keyed(self.node.owner())),
+        }
+    }
 }
 
 /// Finds what is to be copied, children before their parents.
@@ -151,14 +178,16 @@ impl<'r, R: NodeReader> Search<'r, R> {
         }
     }
 
-    fn tree(&mut self, root: &TreeRoot, last_snapshot: Generation) -> Result<()> {
-        self.last_snapshot = last_snapshot;
-        self.pointer(root.id, &root.expect(), true).map(drop)
+    fn tree(&mut self, tree: &TreeState) -> Result<()> {
+        self.last_snapshot = tree.last_snapshot;
+        let begins = Some(tree.begins).filter(|begins| *begins != Key::MIN);
+        let way = Way { tree: tree.root.id, is_root: true, half: begins.is_some(), begins };
+        self.pointer(way, &tree.root.expect()).map(drop)
     }
 
     /// Whether a pointer will be another; it is counted then.
-    fn pointer(&mut self, tree: TreeId, expect: &Expect, is_root: bool) -> Result<bool> {
-        let changes = self.subtree(tree, expect, is_root)?;
+    fn pointer(&mut self, way: Way, expect: &Expect) -> Result<bool> {
+        let changes = self.subtree(way, expect)?;
         if changes {
             *self.pointers.entry(expect.logical).or_default() += 1;
         }
@@ -170,7 +199,7 @@ impl<'r, R: NodeReader> Search<'r, R> {
     }
 
     /// Whether the pointer to this node will be another.
-    fn subtree(&mut self, tree: TreeId, expect: &Expect, is_root: bool) -> Result<bool> {
+    fn subtree(&mut self, way: Way, expect: &Expect) -> Result<bool> {
         let at = expect.logical;
         // By far the most are leaves elsewhere.
         let (inside, names) = (self.range.contains(&at.0), self.leaves.contains(&at));
@@ -192,23 +221,34 @@ impl<'r, R: NodeReader> Search<'r, R> {
         }
         let read = self.unless_lost(expect, here || names)?;
         let Some((node, passing)) = read else { return Ok(false) };
-        let mut children = Vec::new();
-        let slots = if node.is_leaf() { 0 } else { node.len() };
-        for slot in 0..slots {
-            let below = Expect::of_child(&node.child(slot), node.level() - 1, tree);
-            if self.pointer(tree, &below, false)? {
-                children.push(slot);
-            }
-        }
+        let (first, children) = self.children(way, &node)?;
         let copied = here || names || !children.is_empty();
         if copied {
-            let shared = !is_root && self.goes_by_address(tree, &node);
+            let shared = !way.is_root && self.goes_by_address(way.tree, &node);
             let refs = ExtentRefs::default();
-            let copy = Copy { tree, is_root, node, here, stays, passing, shared, children, refs };
+            let copy = Copy { way, node, here, stays, passing, shared, first, children, refs };
             self.copies.push(copy);
         }
         self.seen.insert(at, copied && !stays);
         Ok(copied && !stays)
+    }
+
+    /// The first pointer of `node` that is a reference, and those that will be others.
+    fn children(&mut self, way: Way, node: &Node) -> Result<(usize, Vec<usize>)> {
+        if node.is_leaf() {
+            return Ok((0, Vec::new()));
+        }
+        let first = way.begins.map_or(0, |key| node.child_slot(&key));
+        let mut children = Vec::new();
+        for slot in first..node.len() {
+            // The key is that of a pointer: from there on it is the first one's of each node.
+            let begins = way.begins.filter(|_| slot == first);
+            let below = Expect::of_child(&node.child(slot), node.level() - 1, way.tree);
+            if self.pointer(Way { is_root: false, begins, ..way }, &below)? {
+                children.push(slot);
+            }
+        }
+        Ok((first, children))
     }
 
     /// Whether references of a copy of `node` go by its address. Kernels of today reckon with none of the tree
@@ -270,6 +310,23 @@ fn leads_all(at: Logical, found: u64, refs: u64) -> Result<()> {
     Err(Corrupt::new(what).at(at).into())
 }
 
+/// Where the references of a node change hands each of its pointers has to stand for one: a position that lags leaves
+/// some behind it that stand for none any more.
+fn has_its_pointers(items: &mut dyn Items, deltas: &RefDeltas, copy: &Copy) -> Result<()> {
+    let Some(holder) = copy.holder().filter(|_| !copy.node.is_leaf()) else { return Ok(()) };
+    let mut all = Vec::new();
+    pointers_from(&copy.node, copy.first, holder, |pointer| all.push(pointer))?;
+    let children = copy.node.children().skip(copy.first);
+    for (pointer, child) in all.iter().zip(children) {
+        let at = (child.logical, child.generation);
+        if !held_by(items, &[deltas], at, &pointer.owner)? {
+            let what = format!("tree {} is half gone, and more of it than it says", copy.way.tree);
+            return Err(Corrupt::new(what).at(copy.node.logical()).into());
+        }
+    }
+    Ok(())
+}
+
 fn is_node(key: &Key, data: &[u8]) -> Result<bool> {
     if key.kind != kind::EXTENT_ITEM {
         return Ok(key.kind == kind::METADATA_ITEM);
@@ -278,18 +335,18 @@ fn is_node(key: &Key, data: &[u8]) -> Result<bool> {
     Ok(item.fields.flags & extent_flags::TREE_BLOCK != 0)
 }
 
-/// What a commit would do for `what`. `roots` are of all trees.
+/// What a commit would do for `what`. `trees` are all that there are.
 pub fn count_moves<R: NodeReader>(
     reader: &R,
-    roots: &BTreeMap<TreeId, TreeRoot>,
+    trees: &BTreeMap<TreeId, TreeState>,
     what: &MoveNodes,
 ) -> Result<CountedMoves> {
-    let extents = roots.get(&TreeId::EXTENT).ok_or_else(|| Error::corrupt("no extent tree"))?;
-    let mut items = TreeItems::new(reader, extents);
-    let content = Content::find(reader, &mut items, &[], roots, &what.content)?;
+    let extents = trees.get(&TreeId::EXTENT).ok_or_else(|| Error::corrupt("no extent tree"))?;
+    let mut items = TreeItems::new(reader, &extents.root);
+    let content = Content::find(reader, &mut items, &[], trees, &what.content)?;
     let mut search = Search::new(reader, &what.range, &content.leaves, None, None);
-    for root in roots.values() {
-        search.tree(root, Generation(0))?;
+    for tree in trees.values() {
+        search.tree(tree)?;
     }
     if search.lost {
         search.has_found_all(&mut items)?;
@@ -350,32 +407,29 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(all)
     }
 
-    /// The roots of all trees, and when they had their last snapshot.
-    fn all_roots(&mut self) -> Result<Vec<(TreeRoot, Generation)>> {
+    fn all_states(&mut self) -> Result<BTreeMap<TreeId, TreeState>> {
         let trees = self.all_trees()?;
-        let mut roots = Vec::new();
+        let mut states = BTreeMap::new();
         for id in trees {
-            let tree = self.tree(id)?;
-            let half = tree.item.as_ref().is_some_and(|(_, item)| item.drop_progress != Key::MIN);
-            if half || id == TreeId::RELOC {
-                let why = format!("tree {id} is half gone: what is left of it cannot be walked");
-                return Err(Error::Unsupported(why));
+            // There are several of this number, one for each tree that it moved.
+            if id == TreeId::RELOC {
+                let why = "what an interrupted relocation left is there still";
+                return Err(Error::Unsupported(why.into()));
             }
-            roots.push((tree.root, tree.last_snapshot()));
+            states.insert(id, self.tree(id)?.state());
         }
-        Ok(roots)
+        Ok(states)
     }
 
     fn find_moves(&mut self, what: &MoveNodes) -> Result<(Content, Vec<Copy>)> {
-        let roots = self.all_roots()?;
+        let trees = self.all_states()?;
         let reader = self.dirty.over(self.store);
         let mut items = TreeItems::new(self.store, &self.extent_root);
-        let by_id = roots.iter().map(|(root, _)| (root.id, *root)).collect();
-        let content = Content::find(&reader, &mut items, &[&self.deltas], &by_id, &what.content)?;
+        let content = Content::find(&reader, &mut items, &[&self.deltas], &trees, &what.content)?;
         let (read, dirty) = (Some(&*what.leaves), Some(&self.dirty));
         let mut search = Search::new(&reader, &what.range, &content.leaves, read, dirty);
-        for (root, last_snapshot) in &roots {
-            search.tree(root, *last_snapshot)?;
+        for tree in trees.values() {
+            search.tree(tree)?;
         }
         let (mut copies, pointers) = (search.copies, search.pointers);
         content.is_all_in(copies.iter().map(|copy| &*copy.node))?;
@@ -393,6 +447,9 @@ impl<R: NodeReader> Settle<'_, R> {
             copy.refs =
                 refs.ok_or_else(|| Corrupt::new("tree block without an extent item").at(at))?;
             leads_all(at, pointers.get(&at).copied().unwrap_or(0), copy.refs.refs)?;
+            if copy.way.half {
+                has_its_pointers(&mut items, &self.deltas, copy)?;
+            }
         }
         Ok((content, copies))
     }
@@ -411,15 +468,15 @@ impl<R: NodeReader> Settle<'_, R> {
                 outcome.above += 1;
                 continue;
             }
-            let to = self.place(copy.tree)?;
+            let to = self.place(copy.way.tree)?;
             now.insert(old, to);
             let flags = if copy.shared { FLAG_RELOC } else { 0 };
             let node = build::moved(&copy.node, &self.identity(to), flags, children.as_deref());
             let node = content.rename(node);
             self.hand_over(&copy, &node)?;
-            if copy.is_root {
+            if copy.way.is_root {
                 let generation = self.generation;
-                let tree = self.tree(copy.tree)?;
+                let tree = self.tree(copy.way.tree)?;
                 (tree.root.logical, tree.root.generation) = (to, generation);
             }
             match copy.passing {
@@ -473,14 +530,13 @@ impl<R: NodeReader> Settle<'_, R> {
             self.deltas.add(from, len, kind, *owner, -count);
         }
         // What moved, child or content, has these references already: it took all over.
-        let before = match copy.refs.full_backref() {
-            true => Holder::Shared(from),
-            false if copy.shared => Holder::Keyed(new.owner()),
-            false => return Ok(()),
-        };
+        let Some(before) = copy.holder() else { return Ok(()) };
         self.deltas.set_full_backref(to, len, level);
-        change_pointers(&mut self.deltas, new, before, -1)?;
-        change_pointers(&mut self.deltas, new, Holder::Shared(to), 1)?;
+        for (holder, count) in [(before, -1), (Holder::Shared(to), 1)] {
+            pointers_from(new, copy.first, holder, |p| {
+                self.deltas.add(p.extent, p.len, p.kind, p.owner, count);
+            })?;
+        }
         Ok(())
     }
 }

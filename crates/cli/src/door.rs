@@ -108,16 +108,15 @@ impl Door {
         self.path.join(OsStr::from_bytes(name)).display().to_string()
     }
 
-    fn named(&self, command: u32, name: &[u8]) -> Result<()> {
+    fn named(&self, command: u32, name: &[u8]) -> io::Result<()> {
         let record = VolArgs2::named(name).ok_or(libc::ENAMETOOLONG);
-        let asked = record.map_err(io::Error::from_raw_os_error);
-        let asked = asked.and_then(|record| self.ask(command, record));
-        asked.map(drop).map_err(|e| self.told(&self.of(name), &e))
+        self.ask(command, record.map_err(io::Error::from_raw_os_error)?).map(drop)
     }
 
     pub fn create(&self, name: &[u8], groups: &[QgroupId]) -> Result<()> {
         if groups.is_empty() {
-            return self.named(wire::SUBVOL_CREATE_V2, name);
+            let made = self.named(wire::SUBVOL_CREATE_V2, name);
+            return made.map_err(|e| self.told(&self.of(name), &e));
         }
         self.create_in(None, name, groups).map_err(|e| self.in_groups(name, &e))
     }
@@ -131,8 +130,10 @@ impl Door {
         }
     }
 
-    pub fn delete(&self, name: &[u8]) -> Result<()> {
-        self.named(wire::SNAP_DESTROY_V2, name).map_err(|error| match () {
+    /// False: other subvolumes lie in it, and nothing else forbids it.
+    pub fn delete(&self, name: &[u8]) -> Result<bool> {
+        let gone = childless(self.named(wire::SNAP_DESTROY_V2, name));
+        gone.map_err(|e| self.told(&self.of(name), &e)).map_err(|error| match () {
             () if sys::is_root() => error,
             () => error.remedy(
                 "a subvolume is deleted by root, by who mounted the volume, and with `mount -o \
@@ -141,9 +142,25 @@ impl Door {
         })
     }
 
-    pub fn delete_by_id(&self, id: SubvolId) -> Result<()> {
+    /// The same.
+    pub fn delete_by_id(&self, id: SubvolId) -> Result<bool> {
         let asked = self.ask(wire::SNAP_DESTROY_V2, VolArgs2::numbered(id));
-        asked.map(drop).map_err(|e| self.told(&format!("subvolume {}", id.0), &e))
+        childless(asked.map(drop)).map_err(|e| self.told(&format!("subvolume {}", id.0), &e))
+    }
+
+    /// Whether `name` here is the root directory of that subvolume, and nothing is mounted on it.
+    pub fn leads_to(&self, name: &[u8], id: SubvolId) -> Result<bool> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        match sys::open_beneath(&self.file, name, flags, 0) {
+            Ok(file) => {
+                let (info, is_root) = Door::on(file, &self.path).around()?;
+                Ok(is_root && info.id == id)
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EXDEV | libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => Ok(false),
+                _ => Err(self.told(&self.of(name), &error)),
+            },
+        }
     }
 
     /// Makes `name` here a snapshot of the subvolume that `source` is the root of. What programs
@@ -345,6 +362,14 @@ impl Door {
             }
             all.extend(more);
         }
+    }
+}
+
+/// False: other subvolumes lie in what was to be deleted.
+fn childless(deleted: io::Result<()>) -> io::Result<bool> {
+    match deleted {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTEMPTY) => Ok(false),
+        deleted => deleted.map(|()| true),
     }
 }
 

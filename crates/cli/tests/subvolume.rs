@@ -221,6 +221,60 @@ fn what_is_deleted_in_an_image_is_gone() {
     mount.unmount().unwrap();
 }
 
+/// Its content went before that was known.
+#[test]
+fn what_lies_in_a_subvolume_that_cannot_be_deleted_stays() {
+    require!(fuse);
+    let image = Image::new("subvol-stays");
+    let made = |place: &str| {
+        for name in ["a", "a/b", "a/c"] {
+            fine(&["subvolume", "create", &format!("{place}{name}")]);
+        }
+    };
+    made(&image.at("/"));
+    let left = |place: &str| {
+        let all = json(&fine(&["subvolume", "list", "--json", place]));
+        all.as_array().unwrap().iter().map(|one| one["id"].to_string()).collect::<Vec<_>>()
+    };
+    let stays = |place: &str, words: &[&str]| {
+        let (code, said) = failing(&[&["subvolume", "delete", "-R"][..], words].concat());
+        assert!(code == 1 && !said.contains("panicked"), "{words:?}: {said}");
+        assert_eq!(left(place), ["256", "257", "258"], "{words:?}: {said}");
+    };
+    let (word, at) = (image.word(), |path: &str| image.at(path));
+    stays(&word, &[&at("/")]);
+    stays(&word, &[&at("/a/..")]);
+    stays(&word, &["-i", "5", &word]);
+    stays(&word, &["--subvol", "a", &at("/")]);
+    for default in ["/a", "/a/c"] {
+        fine(&["subvolume", "set-default", "--subvol", "/", &at(default)]);
+        stays(&word, &["--subvol", "/", &at("/a")]);
+        let mount = Mount::new(&image, "subvolid=5");
+        stays(&mount.word(), &[&path(&mount, "a")]);
+        fine(&["subvolume", "set-default", "5", &mount.word()]);
+        mount.umount();
+    }
+    let mount = Mount::new(&image, "subvol=a");
+    stays(&mount.word(), &[&mount.word()]);
+    stays(&mount.word(), &["-i", "256", &mount.word()]);
+    mount.umount();
+    let mount = Mount::new(&image, "rw");
+    stays(&mount.word(), &[&mount.word()]);
+    stays(&mount.word(), &[&path(&mount, "a/..")]);
+    stays(&mount.word(), &["-i", "5", &mount.word()]);
+    // Links and dots lead to what has a name.
+    let link = image.dir.join("link").display().to_string();
+    std::os::unix::fs::symlink(mount.join("a"), &link).unwrap();
+    fine(&["subvolume", "delete", "-R", &link]);
+    assert_eq!(fine(&["subvolume", "list", &mount.word()]), "");
+    made(&path(&mount, ""));
+    let here = format!("cd {} && {} subvolume delete -R .", path(&mount, "a"), common::PROGRAM);
+    assert!(sh(&here).status.success());
+    assert_eq!(fine(&["subvolume", "list", &mount.word()]), "");
+    mount.umount();
+    assert_clean(&image.path);
+}
+
 #[test]
 fn mistakes_are_told() {
     let image = Image::new("subvol-mistakes");

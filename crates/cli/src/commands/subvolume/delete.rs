@@ -1,5 +1,6 @@
 //! `spinney subvolume delete`.
 
+use super::doomed::Doomed;
 use super::place::{self, Open, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
@@ -112,50 +113,53 @@ struct Deletion<'a, 'o> {
 }
 
 impl Deletion<'_, '_> {
-    /// The subvolume of this number; without one, that at the place.
     fn run(&mut self, number: Option<SubvolId>) -> Result<()> {
-        let (open, place) = (self.open, self.place);
-        let id = match number {
-            Some(id) => id,
-            None => open.rooted(place)?.id,
-        };
-        if self.options.recursive {
-            let all = open.all(place)?;
-            let own =
-                all.iter().find(|info| info.id == id).map_or(&b""[..], |own| words::path(own));
-            // The deepest first.
-            for info in below(&all, id) {
-                self.delete(Some(info.id))?;
-                let path = words::path(info);
-                let inside = path.strip_prefix(own).unwrap_or(path);
-                let inside = inside.strip_prefix(b"/").unwrap_or(inside);
-                let shown = match number {
-                    Some(_) => String::from_utf8_lossy(path).into_owned(),
-                    None => place.join(inside).show(),
-                };
-                self.deleted(info.id, &shown)?;
-            }
+        let doomed = Doomed::find(self.open, self.place, number)?;
+        if self.options.recursive && self.run_inside(&doomed, number.is_some())? {
+            return self.deleted(&doomed, doomed.id, &self.place.show());
         }
-        self.delete(number)?;
-        self.deleted(id, &place.show())
+        if !self.options.dry_run {
+            doomed.delete()?;
+        }
+        self.deleted(&doomed, doomed.id, &self.place.show())
     }
 
-    fn delete(&self, number: Option<SubvolId>) -> Result<()> {
-        match number {
-            _ if self.options.dry_run => Ok(()),
-            Some(id) => self.open.delete_by_id(self.place, id),
-            None => self.open.delete(self.place),
+    /// What lies in it goes, the deepest first; nothing, where it could not go itself. True: it is gone already, as
+    /// nothing was in it any more.
+    fn run_inside(&mut self, doomed: &Doomed<'_>, by_number: bool) -> Result<bool> {
+        let all = self.open.all(self.place)?;
+        let inside = below(&all, doomed.id);
+        doomed.refuse_what_stays(self.open, &inside)?;
+        // What lies in it is the last thing that the engine minds.
+        if !inside.is_empty() && !self.options.dry_run && doomed.try_delete()? {
+            return Ok(true);
         }
+        let own = all.iter().find(|info| info.id == doomed.id);
+        let own = own.map_or(&b""[..], |own| words::path(own));
+        for info in inside {
+            if !self.options.dry_run {
+                doomed.delete_inside(info)?;
+            }
+            let path = words::path(info);
+            let inside = path.strip_prefix(own).unwrap_or(path);
+            let inside = inside.strip_prefix(b"/").unwrap_or(inside);
+            let shown = match by_number {
+                true => String::from_utf8_lossy(path).into_owned(),
+                false => self.place.join(inside).show(),
+            };
+            self.deleted(doomed, info.id, &shown)?;
+        }
+        Ok(false)
     }
 
     /// Says so, and commits if each is to be.
-    fn deleted(&mut self, id: SubvolId, path: &str) -> Result<()> {
+    fn deleted(&mut self, doomed: &Doomed<'_>, id: SubvolId, path: &str) -> Result<()> {
         if !self.options.quiet {
             let how = if self.commits { "commit" } else { "no-commit" };
             self.out.line(format!("Delete subvolume {} ({how}): '{path}'", id.0))?;
         }
         match self.options.commit {
-            Commit::Each => self.open.sync(self.place),
+            Commit::Each => doomed.sync(),
             _ => Ok(()),
         }
     }

@@ -2,6 +2,7 @@
 
 mod create;
 mod delete;
+mod doomed;
 mod find_new;
 mod get_default;
 mod list;

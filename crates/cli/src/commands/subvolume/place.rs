@@ -243,27 +243,6 @@ impl Open<'_> {
         }
     }
 
-    pub fn delete(&self, place: &VolumePath) -> Result<()> {
-        match place {
-            VolumePath::Image(inside) => {
-                self.0.of(inside)?.delete_subvolume(path(inside))?;
-                Ok(())
-            }
-            VolumePath::Mount(path) => {
-                let (door, name) = Door::above(path)?;
-                door.delete(&name)
-            }
-        }
-    }
-
-    /// The subvolume of that number in the volume of `place`.
-    pub fn delete_by_id(&self, place: &VolumePath, id: SubvolId) -> Result<()> {
-        match place {
-            VolumePath::Image(inside) => Ok(self.0.of(inside)?.delete_subvolume_by_id(id)?),
-            VolumePath::Mount(path) => Door::open(path)?.delete_by_id(id),
-        }
-    }
-
     pub fn sync(&self, place: &VolumePath) -> Result<()> {
         match place {
             VolumePath::Image(inside) => Ok(self.0.of(inside)?.sync()?),

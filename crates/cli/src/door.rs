@@ -82,6 +82,11 @@ impl Door {
         Ok((Door::open(above.unwrap_or(Path::new(".")))?, name.as_bytes().to_vec()))
     }
 
+    /// All files of a mount have one number of a device; `None`: nobody can tell.
+    pub fn device(&self) -> Option<u64> {
+        self.file.metadata().ok().map(|meta| meta.dev())
+    }
+
     fn ask(&self, command: u32, mut record: Vec<u8>) -> io::Result<Vec<u8>> {
         record.resize(wire::len(command), 0);
         sys::control(&self.file, command, &mut record)?;

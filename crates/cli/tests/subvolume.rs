@@ -275,6 +275,23 @@ fn what_lies_in_a_subvolume_that_cannot_be_deleted_stays() {
     assert_clean(&image.path);
 }
 
+/// Each was looked for anew to be committed.
+#[test]
+fn what_lay_in_what_is_deleted_is_committed_as_well() {
+    require!(fuse);
+    let image = Image::new("subvol-both");
+    for name in ["/a", "/a/b"] {
+        fine(&["subvolume", "create", &image.at(name)]);
+    }
+    let mount = Mount::new(&image, "rw");
+    let words = ["subvolume", "delete", "-c", &path(&mount, "a/b"), &path(&mount, "a")];
+    let output = spinney(&words);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    mount.umount();
+    assert_eq!(fine(&["subvolume", "list", &image.word()]), "");
+    assert_clean(&image.path);
+}
+
 #[test]
 fn mistakes_are_told() {
     let image = Image::new("subvol-mistakes");

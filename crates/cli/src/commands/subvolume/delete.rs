@@ -90,14 +90,20 @@ fn run(mut args: Args) -> Result<Exit> {
         options.commit = Commit::Never;
     }
     place::at(&places, subvol, !options.dry_run, |open, failures| {
-        let mut out = Out::new();
+        let (mut out, mut kept) = (Out::new(), Vec::new());
         for (at, place) in places.iter().enumerate() {
             let last = at + 1 == places.len();
             let commits = options.commit == Commit::Each || options.commit == Commit::After && last;
-            let out = &mut out;
-            failures.keep(Deletion { open, place, options: &options, commits, out }.run(id));
+            let Some(doomed) = failures.keep(Doomed::find(open, place, id)) else { continue };
+            let (options, out) = (&options, &mut out);
+            let mut deletion = Deletion { open, place, options, commits, any: false, out };
+            failures.keep(deletion.run(&doomed, id.is_some()));
+            if deletion.any {
+                kept.retain(|known: &Doomed<'_>| !known.same_volume(&doomed));
+                kept.push(doomed);
+            }
         }
-        commit_at_the_end(open, &places, &options, failures, &mut out)?;
+        commit_at_the_end(&kept, &options, failures, &mut out)?;
         out.finish()
     })
 }
@@ -109,19 +115,20 @@ struct Deletion<'a, 'o> {
     options: &'a Options,
     /// What is said of it.
     commits: bool,
+    /// Something is gone.
+    any: bool,
     out: &'a mut Out,
 }
 
 impl Deletion<'_, '_> {
-    fn run(&mut self, number: Option<SubvolId>) -> Result<()> {
-        let doomed = Doomed::find(self.open, self.place, number)?;
-        if self.options.recursive && self.run_inside(&doomed, number.is_some())? {
-            return self.deleted(&doomed, doomed.id, &self.place.show());
+    fn run(&mut self, doomed: &Doomed<'_>, by_number: bool) -> Result<()> {
+        if self.options.recursive && self.run_inside(doomed, by_number)? {
+            return self.deleted(doomed, doomed.id, &self.place.show());
         }
         if !self.options.dry_run {
             doomed.delete()?;
         }
-        self.deleted(&doomed, doomed.id, &self.place.show())
+        self.deleted(doomed, doomed.id, &self.place.show())
     }
 
     /// What lies in it goes, the deepest first; nothing, where it could not go itself. True: it is gone already, as
@@ -154,6 +161,7 @@ impl Deletion<'_, '_> {
 
     /// Says so, and commits if each is to be.
     fn deleted(&mut self, doomed: &Doomed<'_>, id: SubvolId, path: &str) -> Result<()> {
+        self.any = true;
         if !self.options.quiet {
             let how = if self.commits { "commit" } else { "no-commit" };
             self.out.line(format!("Delete subvolume {} ({how}): '{path}'", id.0))?;
@@ -181,16 +189,16 @@ fn below(all: &[SubvolumeInfo], id: SubvolId) -> Vec<&SubvolumeInfo> {
     found
 }
 
+/// `kept` are one for each volume that something was deleted in, with what is open of it: what was named is gone.
 fn commit_at_the_end(
-    open: &Open<'_>,
-    places: &[VolumePath],
+    kept: &[Doomed<'_>],
     options: &Options,
     failures: &Failures,
     out: &mut Out,
 ) -> Result<()> {
     if options.commit == Commit::After {
-        for place in places {
-            failures.keep(open.sync(place));
+        for doomed in kept {
+            failures.keep(doomed.sync());
         }
     }
     match options.verbose && options.commit != Commit::Never && !options.quiet {

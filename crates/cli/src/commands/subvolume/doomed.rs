@@ -17,6 +17,8 @@ pub(super) struct Doomed<'a> {
     pub(super) id: SubvolId,
     place: &'a VolumePath,
     by: By<'a>,
+    /// Of the mount; what the door is at may be gone later.
+    device: Option<u64>,
 }
 
 /// What it was found by.
@@ -49,7 +51,11 @@ impl<'a> Doomed<'a> {
                 (id, named(path, id)?)
             }
         };
-        Ok(Doomed { id, place, by })
+        let device = match &by {
+            By::Image(_) => None,
+            By::Number(door) | By::Name(door, _) => door.device(),
+        };
+        Ok(Doomed { id, place, by, device })
     }
 
     /// It goes. False: other subvolumes lie in it, and nothing else forbids it.
@@ -87,6 +93,13 @@ impl<'a> Doomed<'a> {
         match &self.by {
             By::Image(volume) => Ok(volume.sync()?),
             By::Number(door) | By::Name(door, _) => door.sync(),
+        }
+    }
+
+    pub(super) fn same_volume(&self, other: &Doomed<'_>) -> bool {
+        match (&self.by, &other.by) {
+            (By::Image(one), By::Image(two)) => std::ptr::eq(*one, *two),
+            _ => self.device.is_some() && self.device == other.device,
         }
     }
 

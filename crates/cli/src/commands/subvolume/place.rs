@@ -246,11 +246,7 @@ impl Open<'_> {
     pub fn sync(&self, place: &VolumePath) -> Result<()> {
         match place {
             VolumePath::Image(inside) => Ok(self.0.of(inside)?.sync()?),
-            VolumePath::Mount(path) => match Door::open(path) {
-                Ok(door) => door.sync(),
-                // What was there is deleted.
-                Err(_) => Door::above(path)?.0.sync(),
-            },
+            VolumePath::Mount(path) => Door::open(path)?.sync(),
         }
     }
 

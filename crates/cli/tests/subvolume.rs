@@ -284,9 +284,10 @@ fn what_lay_in_what_is_deleted_is_committed_as_well() {
         fine(&["subvolume", "create", &image.at(name)]);
     }
     let mount = Mount::new(&image, "rw");
-    let words = ["subvolume", "delete", "-c", &path(&mount, "a/b"), &path(&mount, "a")];
+    let words = ["subvolume", "delete", "-v", "-c", &path(&mount, "a/b"), &path(&mount, "a")];
     let output = spinney(&words);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert!(text(&output.stdout).ends_with("Transaction committed\n"));
     mount.umount();
     assert_eq!(fine(&["subvolume", "list", &image.word()]), "");
     assert_clean(&image.path);
@@ -305,8 +306,11 @@ fn mistakes_are_told() {
         (vec!["property", "set", "x", "ro", "maybe"], 2, "ro is true or false"),
         (vec!["subvolume", "list", "/"], 1, "not in a volume that Spinney has mounted"),
         (vec!["subvolume", "list", "/no/such"], 1, "no such file"),
+        (vec!["subvolume", "delete", "-v", "-c", "/no/such"], 1, "no such file"),
+        (vec!["subvolume", "delete", "-v", "-C", "/no/such"], 1, "no such file"),
     ] {
         let output = spinney(&words);
+        assert!(!text(&output.stdout).contains("committed"), "{words:?}");
         assert_eq!(output.status.code(), Some(code), "{words:?}");
         assert!(text(&output.stderr).contains(part), "{words:?}: {}", text(&output.stderr));
     }

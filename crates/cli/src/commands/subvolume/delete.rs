@@ -90,22 +90,40 @@ fn run(mut args: Args) -> Result<Exit> {
         options.commit = Commit::Never;
     }
     place::at(&places, subvol, !options.dry_run, |open, failures| {
-        let (mut out, mut kept) = (Out::new(), Vec::new());
-        for (at, place) in places.iter().enumerate() {
-            let last = at + 1 == places.len();
-            let commits = options.commit == Commit::Each || options.commit == Commit::After && last;
-            let Some(doomed) = failures.keep(Doomed::find(open, place, id)) else { continue };
-            let (options, out) = (&options, &mut out);
-            let mut deletion = Deletion { open, place, options, commits, any: false, out };
-            failures.keep(deletion.run(&doomed, id.is_some()));
-            if deletion.any {
-                kept.retain(|known: &Doomed<'_>| !known.same_volume(&doomed));
-                kept.push(doomed);
-            }
-        }
-        commit_at_the_end(&kept, &options, failures, &mut out)?;
-        out.finish()
+        delete_all(open, failures, (&places, id), &options)
     })
+}
+
+fn delete_all(
+    open: &Open<'_>,
+    failures: &Failures,
+    (places, id): (&[VolumePath], Option<SubvolId>),
+    options: &Options,
+) -> Result<()> {
+    // One for each volume that something was deleted in, with what is open of it: what was named is gone.
+    let mut kept = Vec::<Doomed<'_>>::new();
+    let (mut out, mut whole) = (Out::new(), true);
+    for (at, place) in places.iter().enumerate() {
+        let last = at + 1 == places.len();
+        let commits = options.commit == Commit::Each || options.commit == Commit::After && last;
+        let Some(doomed) = failures.keep(Doomed::find(open, place, id)) else { continue };
+        let out = &mut out;
+        let mut deletion = Deletion { open, place, options, commits, any: false, whole: true, out };
+        failures.keep(deletion.run(&doomed, id.is_some()));
+        whole &= deletion.whole;
+        if deletion.any {
+            kept.retain(|known| !known.same_volume(&doomed));
+            kept.push(doomed);
+        }
+    }
+    if options.commit == Commit::After {
+        kept.iter().for_each(|doomed| whole &= failures.keep(doomed.sync()).is_some());
+    }
+    let committed = options.commit != Commit::Never && whole && !kept.is_empty();
+    if committed && options.verbose && !options.quiet {
+        out.line("Transaction committed")?;
+    }
+    out.finish()
 }
 
 /// What is named by one operand goes.
@@ -117,6 +135,8 @@ struct Deletion<'a, 'o> {
     commits: bool,
     /// Something is gone.
     any: bool,
+    /// No commit failed.
+    whole: bool,
     out: &'a mut Out,
 }
 
@@ -167,7 +187,7 @@ impl Deletion<'_, '_> {
             self.out.line(format!("Delete subvolume {} ({how}): '{path}'", id.0))?;
         }
         match self.options.commit {
-            Commit::Each => doomed.sync(),
+            Commit::Each => doomed.sync().inspect_err(|_| self.whole = false),
             _ => Ok(()),
         }
     }
@@ -187,22 +207,4 @@ fn below(all: &[SubvolumeInfo], id: SubvolId) -> Vec<&SubvolumeInfo> {
     }
     found.reverse();
     found
-}
-
-/// `kept` are one for each volume that something was deleted in, with what is open of it: what was named is gone.
-fn commit_at_the_end(
-    kept: &[Doomed<'_>],
-    options: &Options,
-    failures: &Failures,
-    out: &mut Out,
-) -> Result<()> {
-    if options.commit == Commit::After {
-        for doomed in kept {
-            failures.keep(doomed.sync());
-        }
-    }
-    match options.verbose && options.commit != Commit::Never && !options.quiet {
-        true => out.line("Transaction committed"),
-        false => Ok(()),
-    }
 }

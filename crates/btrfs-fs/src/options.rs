@@ -161,6 +161,8 @@ pub enum Subvol {
     Id(TreeId),
     /// Path from the top level, `/` between names.
     Path(Vec<u8>),
+    /// By its path, where that leads to the subvolume with this number.
+    Both(TreeId, Vec<u8>),
 }
 
 impl Default for Options {

@@ -135,6 +135,9 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
     let name = match subvol {
         Subvol::Path(path) => String::from_utf8_lossy(path).into_owned(),
         Subvol::Id(id) => format!("with the number {id}"),
+        Subvol::Both(id, path) => {
+            format!("/{} with the number {id}", String::from_utf8_lossy(path))
+        }
         Subvol::Default => String::new(),
     };
     match error {
@@ -214,7 +217,7 @@ fn options(subvol: &Subvol) -> VolumeOptions {
     match subvol {
         Subvol::Default => options,
         Subvol::Id(id) => options.subvolume_id(id.0),
-        Subvol::Path(path) => options.subvolume(OsStr::from_bytes(path)),
+        Subvol::Path(path) | Subvol::Both(_, path) => options.subvolume(OsStr::from_bytes(path)),
     }
 }
 

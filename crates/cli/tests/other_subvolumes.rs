@@ -3,7 +3,7 @@
 mod common;
 
 use common::mount::{Mount, TRANSPORTS, gone, lacks_fuse, mounted, place, server, signal};
-use common::{Image, failing, fine, sh, text};
+use common::{Image, failing, fine, sh, spinney, text};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -128,6 +128,47 @@ fn what_is_no_subvolume_is_not_mounted() {
         assert_eq!(mounted(&second), None);
     }
     mount.umount();
+    gone(&image);
+}
+
+/// What came last was mounted, without a word.
+#[test]
+fn path_and_number_name_one_subvolume() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = image("both-named");
+    let ids = [number(&image, "/@"), number(&image, "/@home")];
+    let (point, word) = place(&image, "point");
+    let mount = |options: &str| spinney(&["mount", "-o", options, &image.word(), &word]);
+    let lists = |id: &str, path: &str| {
+        [format!("subvolid={id},subvol={path}"), format!("subvol={path},subvolid={id}")]
+    };
+    let all = || {
+        for (id, path) in [(&ids[0], "/@home"), (&ids[1], "/@"), (&ids[0], "/"), (&ids[0], "/no")] {
+            for list in lists(id, path) {
+                let output = mount(&list);
+                let why = format!("no subvolume {} with the number {id}", path.trim_matches('/'));
+                let told = text(&output.stderr).replace("subvolume /", "subvolume ");
+                assert!(output.status.code() == Some(1) && told.contains(&why), "{list}: {told}");
+                assert_eq!(mounted(&point), None);
+            }
+        }
+        for (id, path) in [(&*ids[0], "/@"), (&*ids[1], "@home"), ("5", "/"), ("0", "/")] {
+            for list in lists(id, path) {
+                let output = mount(&list);
+                assert!(output.status.success(), "{list}: {}", text(&output.stderr));
+                assert_eq!(root_of(&word), format!("/{}", path.trim_matches('/')));
+                fine(&["umount", &word]);
+            }
+        }
+    };
+    all();
+    // Beside a mount that is there, of the top and of one of them.
+    for first in ["subvolid=5", "subvol=@"] {
+        let first = Mount::new(&image, first);
+        all();
+        first.umount();
+    }
     gone(&image);
 }
 

@@ -57,6 +57,10 @@ pub(crate) fn choose(view: &View<'_>, subvols: &Subvols, wanted: &Subvol) -> Res
         Subvol::Id(id) => *id,
         Subvol::Default => default_subvolume(view)?,
         Subvol::Path(path) => return by_path(view, subvols, path),
+        Subvol::Both(id, path) => {
+            let found = by_path(view, subvols, path)?;
+            return if found.tree == *id { Ok(found) } else { Err(Errno::EINVAL.into()) };
+        }
     };
     root_of(subvols, tree)
 }

@@ -62,7 +62,7 @@ Options
 The volume's -o options
     ro, rw              write nothing at all; the default is rw
     subvol=PATH         mount this subvolume, not the volume's default one
-    subvolid=ID         the same by number; 5 is the top level
+    subvolid=ID         the same by number; 5 is the top level; with subvol= both must fit
     commit=SECONDS      longest time between commits (30)
     fsync=log|commit    what an fsync writes: the file to the tree log (the default, also
                         treelog), or a whole commit (also notreelog)

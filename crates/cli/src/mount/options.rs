@@ -202,8 +202,8 @@ impl MountOptions {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
             "ro" => self.read_only(),
-            "subvol" => self.fs.subvol = subvol_path(value)?,
-            "subvolid" => self.fs.subvol = subvol_id(value)?,
+            "subvol" => self.subvolume(subvol_path(value)?),
+            "subvolid" => self.subvolume(subvol_id(value)?),
             "commit" => self.fs.commit_interval = seconds(value)?,
             "memory" => self.fs.memory_bytes = size(value)?,
             "cache-size" | "cache_size" => self.fs.cache_bytes = size(value)?,
@@ -251,6 +251,19 @@ impl MountOptions {
             _ => return Err(unknown(option, self.help)),
         }
         Ok(())
+    }
+
+    /// Path and number hold both: installers write both into fstab, and a snapshot that took the place of what was
+    /// installed has the path alone.
+    fn subvolume(&mut self, said: Subvol) {
+        use Subvol::{Both, Default, Id, Path};
+        let before = std::mem::replace(&mut self.fs.subvol, Default);
+        self.fs.subvol = match (before, said) {
+            (Id(id) | Both(id, _), Path(path)) | (Path(path) | Both(_, path), Id(id)) => {
+                Both(id, path)
+            }
+            (_, said) => said,
+        };
     }
 
     fn rescue(&mut self, words: &str) -> Result<()> {
@@ -451,6 +464,9 @@ mod tests {
         assert_eq!(o.config.transport, fuse::Transport::Classic);
         assert!(o.config.options.is_empty(), "nothing unknown goes to the kernel");
         assert_eq!(parsed("subvolid=0").fs.subvol, Subvol::Id(TreeId::FS));
+        for both in ["subvolid=7,subvol=a", "subvol=b,subvol=/a,subvolid=7"] {
+            assert_eq!(parsed(both).fs.subvol, Subvol::Both(TreeId(7), b"a".to_vec()));
+        }
         assert_eq!(parsed("subvolid=0x100").fs.subvol, Subvol::Id(TreeId(256)));
         let limits = parsed("read-ahead=512,max-ratio=50,strict-limit=0").limits;
         assert_eq!((limits.read_ahead, limits.max_ratio), (Some(512), Some(50)));

@@ -38,20 +38,21 @@ pub fn find(top: &File, place: &Path, wanted: &Subvol) -> Result<Within> {
     let (mounted, _) = door.around()?;
     let none = || Ok(Within::Nowhere(format!("and has no subvolume {}", told(wanted))));
     let id = number_of(&door, wanted)?;
+    let top_level = (mounted.id == SubvolId::TOP_LEVEL).then(Vec::new);
+    let above = mounted.path.or(top_level);
     if id == Some(mounted.id) {
-        return Ok(Within::Top);
+        return if is_called(wanted, above.as_deref()) { Ok(Within::Top) } else { none() };
     }
     let Some(path) = path_of(&door, id, wanted)? else { return none() };
     let lost = || format!("its subvolume with the number {}, to which no path leads", mounted.id.0);
-    let top_level = (mounted.id == SubvolId::TOP_LEVEL).then(Vec::new);
-    let Some(above) = mounted.path.or(top_level) else { return Ok(Within::Beside(lost())) };
+    let Some(above) = above else { return Ok(Within::Beside(lost())) };
     let (above, names) = (names(&above), names(&path));
     let Some(below) = names.strip_prefix(&above[..]) else {
         let (above, path) = (shown(&above.join(&b'/')), shown(&path));
         return Ok(Within::Beside(format!("its subvolume {above}, in which {path} does not lie")));
     };
     if below.is_empty() {
-        return Ok(Within::Top);
+        return if id.is_none() { Ok(Within::Top) } else { none() };
     }
     if below.contains(&&b".."[..]) {
         return none();
@@ -110,14 +111,22 @@ fn number_of(door: &Door, wanted: &Subvol) -> Result<Option<SubvolId>> {
     Ok(match wanted {
         Subvol::Path(_) => None,
         Subvol::Id(id) if *id == TreeId(0) => Some(SubvolId::TOP_LEVEL),
-        Subvol::Id(id) => Some(SubvolId(id.0)),
+        Subvol::Id(id) | Subvol::Both(id, _) => Some(SubvolId(id.0)),
         Subvol::Default => Some(door.default_subvolume()?),
     })
 }
 
+/// Where the path was asked for as well it must be that.
+fn is_called(wanted: &Subvol, path: Option<&[u8]>) -> bool {
+    match wanted {
+        Subvol::Both(_, asked) => path.is_some_and(|path| names(path) == names(asked)),
+        _ => true,
+    }
+}
+
 /// From the top of the volume; `None`: there is no such subvolume, or no path to it.
 fn path_of(door: &Door, id: Option<SubvolId>, wanted: &Subvol) -> Result<Option<Vec<u8>>> {
-    if let Subvol::Path(path) = wanted {
+    if let Subvol::Path(path) | Subvol::Both(_, path) = wanted {
         return Ok(Some(path.clone()));
     }
     let all = door.all()?.unwrap_or_default();
@@ -138,6 +147,7 @@ fn told(wanted: &Subvol) -> String {
         Subvol::Default => "that its default could be".into(),
         Subvol::Id(id) => format!("with the number {id}"),
         Subvol::Path(path) => shown(path),
+        Subvol::Both(id, path) => format!("{} with the number {id}", shown(path)),
     }
 }
 

@@ -83,7 +83,8 @@ pub(crate) struct Scrubber {
     /// Changed with the status held, as `runs`.
     cancelled: AtomicBool,
     runs: Runs,
-    /// Bytes that are read in a second at most; 0: as many as there can be.
+    /// Bytes that are read in a second at most; 0: as many as there can be. Changed with the status held, as
+    /// `later`.
     limit: AtomicU64,
     /// What that is when the scrub has ended.
     later: AtomicU64,
@@ -105,12 +106,16 @@ impl Scrubber {
         self.limit.load(Ordering::Acquire)
     }
 
-    /// It is another one from now on: as long as the volume is open, or until a scrub ends (`once`).
-    /// What it was.
-    pub(crate) fn set_limit(&self, new: u64, once: bool) -> u64 {
-        let old = self.limit.swap(new, Ordering::AcqRel);
-        self.later.store(if once { old } else { new }, Ordering::Release);
-        old
+    /// It is another one from now on: as long as the volume is open, or until the scrub ends that is at work
+    /// (`once`; ENOTCONN: none is). What it was.
+    pub(crate) fn set_limit(&self, new: u64, once: bool) -> Result<u64> {
+        let status = self.status.lock();
+        match once {
+            true if status.state != ScrubState::Running => return Err(Errno::ENOTCONN.into()),
+            true => {}
+            false => self.later.store(new, Ordering::Release),
+        }
+        Ok(self.limit.swap(new, Ordering::AcqRel))
     }
 
     /// As `status`; before the first one, what there is to scrub.
@@ -122,36 +127,44 @@ impl Scrubber {
         }
     }
 
-    /// From now on there is a scrub that `run` has to work off. EINPROGRESS: one is at work. EROFS:
-    /// nothing can be written, and it was not said that nothing need be.
-    pub(crate) fn begin(&self, read_only: bool) -> Result<()> {
+    /// From now on there is a scrub that `run` has to work off, with this `limit` as long as it is at work.
+    /// EINPROGRESS: one is. EROFS: nothing can be written, and it was not said that nothing need be.
+    pub(crate) fn begin(&self, read_only: bool, limit: Option<u64>) -> Result<()> {
         let started = self.core.now().sec;
-        self.begin_from(ScrubStatus { read_only, started, ..ScrubStatus::default() })
+        self.begin_from(ScrubStatus { read_only, started, ..ScrubStatus::default() }, limit)
     }
 
     /// The same, where one of an earlier mount ended: its `next`, `done`, `started` and `time`.
-    pub(crate) fn begin_from(&self, earlier: ScrubStatus) -> Result<()> {
+    pub(crate) fn begin_from(&self, earlier: ScrubStatus, limit: Option<u64>) -> Result<()> {
         if !earlier.read_only {
             self.core.health.changeable().fs()?;
         }
         let new = ScrubStatus { total: self.total(), errno: 0, unseen: 0, ..earlier };
-        self.claim(|_| Ok(new))
+        self.claim(limit, |_| Ok(new))
     }
 
     /// One that was cancelled is to go on. ESRCH: there is none. EINPROGRESS: it is at work.
     pub(crate) fn begin_again(&self) -> Result<()> {
-        self.claim(|status| match status.state {
+        self.claim(None, |status| match status.state {
             ScrubState::Cancelled => Ok(status),
             _ => Err(Errno::ESRCH.into()),
         })
     }
 
-    fn claim(&self, next: impl FnOnce(ScrubStatus) -> Result<ScrubStatus>) -> Result<()> {
+    fn claim(
+        &self,
+        limit: Option<u64>,
+        next: impl FnOnce(ScrubStatus) -> Result<ScrubStatus>,
+    ) -> Result<()> {
         let mut status = self.status.lock();
         if status.state == ScrubState::Running {
             return Err(Errno::EINPROGRESS.into());
         }
         *status = ScrubStatus { state: ScrubState::Running, ..next(*status)? };
+        // One that is refused changes nothing of the one that is at work.
+        if let Some(limit) = limit {
+            self.limit.store(limit, Ordering::Release);
+        }
         self.cancelled.store(false, Ordering::Release);
         self.runs.begin();
         Ok(())
@@ -159,15 +172,17 @@ impl Scrubber {
 
     /// What was begun cannot be worked off now; it can be gone on with.
     pub(crate) fn not_started(&self) {
-        self.status.lock().state = ScrubState::Cancelled;
+        let mut status = self.status.lock();
+        status.state = ScrubState::Cancelled;
+        self.limit.store(self.later.load(Ordering::Acquire), Ordering::Release);
     }
 
     /// Works off what was begun.
     pub(crate) fn run(&self) {
         let (before, since) = (self.status().time, Instant::now());
         let ended = self.work(|| before + since.elapsed());
-        self.limit.store(self.later.load(Ordering::Acquire), Ordering::Release);
         let mut status = self.status.lock();
+        self.limit.store(self.later.load(Ordering::Acquire), Ordering::Release);
         status.time = before + since.elapsed();
         status.state = match ended {
             Ok(true) if status.errno != 0 => ScrubState::Failed,

@@ -72,7 +72,12 @@ impl BtrfsFs {
     /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing
     /// can be written, and it is not `read_only`.
     pub fn start_scrub(&self, read_only: bool) -> Result<()> {
-        self.open()?.scrubber.begin(read_only)?;
+        self.start_scrub_at(read_only, None)
+    }
+
+    /// The same, with a limit as long as it is at work: bytes that it reads in a second at most.
+    pub fn start_scrub_at(&self, read_only: bool, limit: Option<u64>) -> Result<()> {
+        self.open()?.scrubber.begin(read_only, limit)?;
         self.work_off_scrub()
     }
 
@@ -85,7 +90,7 @@ impl BtrfsFs {
     /// Goes on with one of an earlier mount, of which that one's `scrub_status` is known. Errors: as
     /// `start_scrub`.
     pub fn continue_scrub(&self, earlier: crate::ScrubStatus) -> Result<()> {
-        self.open()?.scrubber.begin_from(earlier)?;
+        self.open()?.scrubber.begin_from(earlier, None)?;
         self.work_off_scrub()
     }
 

@@ -453,6 +453,36 @@ fn an_ordinary_user_has_a_place_of_his_own() {
     assert_clean(&image.path);
 }
 
+/// The limit of the refused one held, and stayed behind the end.
+#[test]
+fn a_scrub_that_is_refused_sets_no_limit() {
+    if !ready("scrub-limits") {
+        return;
+    }
+    let image = made("scrub-limits");
+    let mount = Mount::new(&image, "");
+    let word = mount.word();
+    let limit = || json(&fine(&["scrub", "limit", "--json", &word]))["limit"].as_u64();
+    for always in ["0", "20K"] {
+        fine(&["scrub", "limit", "-a", "-l", always, &word]);
+        let before = limit();
+        // Slow: neither ends by itself.
+        fine(&["scrub", "start", "-q", "--limit", "10K", &word]);
+        let (code, said) = common::failing(&["scrub", "start", "--limit", "5K", &word]);
+        assert!(code == 1 && said.contains("already running"), "{said}");
+        assert_eq!(limit(), Some(10 << 10));
+        fine(&["scrub", "cancel", &word]);
+        assert_eq!(limit(), before);
+        fine(&["scrub", "start", "-q", "--limit", "7K", &word]);
+        assert_eq!(limit(), Some(7 << 10));
+        // That it is to be later is what is said of later.
+        fine(&["scrub", "limit", "-a", "-l", "30K", &word]);
+        fine(&["scrub", "cancel", &word]);
+        assert_eq!(limit(), Some(30 << 10));
+    }
+    mount.umount();
+}
+
 /// As with `btrfs scrub`, which takes a device for the place where it is mounted.
 #[test]
 fn an_image_or_device_that_is_mounted_is_its_mount() {

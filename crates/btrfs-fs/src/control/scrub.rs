@@ -13,9 +13,10 @@ impl BtrfsFs {
         Ok(self.open()?.scrubber.limit())
     }
 
-    /// Another one until the volume is closed, or until a scrub ends (`once`); what it was.
+    /// Another one until the volume is closed, or until the scrub ends that is at work (`once`; ENOTCONN: none is);
+    /// what it was.
     pub fn limit_scrub(&self, new: u64, once: bool) -> Result<u64> {
-        Ok(self.open()?.scrubber.set_limit(new, once))
+        self.open()?.scrubber.set_limit(new, once)
     }
 }
 
@@ -29,7 +30,12 @@ pub(super) fn control(
     match command {
         wire::SCRUB_ACT => {
             let what = wire::number(input, 0).ok_or(Errno::EINVAL.into());
-            Some(what.and_then(|what| act(fs, asker, what)))
+            Some(what.and_then(|what| act(fs, asker, what, None)))
+        }
+        wire::SCRUB_BEGIN => {
+            let words =
+                wire::number(input, 0).zip(wire::number(input, 8)).ok_or(Errno::EINVAL.into());
+            Some(words.and_then(|(what, limit)| act(fs, asker, what, Some(limit))))
         }
         wire::SCRUB_STATUS => Some(status(fs, asker)),
         wire::SCRUB_LIMIT => Some(limit(fs, asker, input)),
@@ -38,13 +44,13 @@ pub(super) fn control(
     }
 }
 
-fn act(fs: &BtrfsFs, asker: &dyn Asker, what: u64) -> Result<Controlled> {
+fn act(fs: &BtrfsFs, asker: &dyn Asker, what: u64, limit: Option<u64>) -> Result<Controlled> {
     administrator(asker)?;
     match what {
-        wire::SCRUB_START => fs.start_scrub(false)?,
-        wire::SCRUB_START_READ_ONLY => fs.start_scrub(true)?,
-        wire::SCRUB_RESUME => fs.resume_scrub()?,
-        wire::SCRUB_CANCEL => fs.cancel_scrub()?,
+        wire::SCRUB_START => fs.start_scrub_at(false, limit)?,
+        wire::SCRUB_START_READ_ONLY => fs.start_scrub_at(true, limit)?,
+        wire::SCRUB_RESUME if limit.is_none() => fs.resume_scrub()?,
+        wire::SCRUB_CANCEL if limit.is_none() => fs.cancel_scrub()?,
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(Controlled::default())

@@ -175,9 +175,13 @@ impl Target {
         Ok(usage.devices.first().map_or(1, |device| device.id))
     }
 
-    pub fn start_scrub(&self, read_only: bool) -> Asked<()> {
+    /// `limit` bytes in a second at most, as long as it is at work.
+    pub fn start_scrub(&self, read_only: bool, limit: Option<u64>) -> Asked<()> {
         let what = if read_only { wire::SCRUB_START_READ_ONLY } else { wire::SCRUB_START };
-        self.act_scrub(what, |fs| fs.start_scrub(read_only))
+        let here = |fs: &BtrfsFs| fs.start_scrub_at(read_only, limit);
+        let Some(limit) = limit else { return self.act_scrub(what, here) };
+        let record = [what, limit].map(u64::to_le_bytes).concat();
+        self.ask((wire::SCRUB_BEGIN, record), here, |_| Some(()))
     }
 
     pub fn resume_scrub(&self) -> Asked<()> {
@@ -208,11 +212,10 @@ impl Target {
         self.ask(limit(wire::LIMIT_ASKED, 0), |fs| fs.scrub_limit(), |told| wire::number(told, 8))
     }
 
-    /// Another one until the volume is closed, or until a scrub ends (`once`); what it was.
-    pub fn limit_scrub(&self, new: u64, once: bool) -> Asked<u64> {
-        let what = if once { wire::LIMIT_ONCE } else { wire::LIMIT_SET };
-        let here = |fs: &BtrfsFs| fs.limit_scrub(new, once);
-        self.ask(limit(what, new), here, |told| wire::number(told, 8))
+    /// Another one until the volume is closed; what it was.
+    pub fn limit_scrub(&self, new: u64) -> Asked<u64> {
+        let here = |fs: &BtrfsFs| fs.limit_scrub(new, false);
+        self.ask(limit(wire::LIMIT_SET, new), here, |told| wire::number(told, 8))
     }
 
     /// By which path the user knows the one device.

@@ -124,8 +124,11 @@ pub const SCRUB_LIMIT: u32 = command(READ | WRITE, OURS, 71, 16);
 pub const LIMIT_ASKED: u64 = 0;
 /// It is another one until the unmount.
 pub const LIMIT_SET: u64 = 1;
-/// It is another one until a scrub ends.
+/// It is another one until the scrub ends that is at work.
 pub const LIMIT_ONCE: u64 = 2;
+
+/// As `SCRUB_ACT`, one of the first two below; and how many bytes that scrub reads in a second at most.
+pub const SCRUB_BEGIN: u32 = command(WRITE, OURS, 72, 16);
 
 /// A scrub begins, which mends what it can.
 pub const SCRUB_START: u64 = 1;

@@ -117,7 +117,7 @@ fn set(target: &Target, devid: u64, new: u64, units: Units) -> Result<String> {
         0 => "unlimited".into(),
         limit => format!("{}/s", units.show(limit)),
     };
-    let old = rate(target.limit_scrub(new, false)?);
+    let old = rate(target.limit_scrub(new)?);
     Ok(format!("Set scrub limit of devid {devid} from {old} to {}", rate(new)))
 }
 

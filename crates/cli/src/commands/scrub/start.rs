@@ -127,12 +127,9 @@ fn run(args: Args, again: bool) -> Result<Exit> {
     let record = if target.is_mounted() { Some(Record::of(&target)?) } else { None };
     // A scrub that comes behind it finds nothing there.
     let mended = target.mended();
-    if let Some(limit) = words.limit {
-        target.limit_scrub(limit, true)?;
-    }
     let begun = match again {
         true => resume(&target, record.as_ref(), words.read_only),
-        false => target.start_scrub(words.read_only),
+        false => target.start_scrub(words.read_only, words.limit),
     };
     if let Err(refused) = begun {
         return not_begun(&target, refused);
@@ -187,7 +184,7 @@ fn resume(
     match kept.filter(goes_on) {
         Some(kept) => match kept.next {
             Some(next) => target.continue_scrub(&ScrubStatus { next, read_only, ..kept.status }),
-            None => target.start_scrub(read_only),
+            None => target.start_scrub(read_only, None),
         },
         None => target.resume_scrub(),
     }

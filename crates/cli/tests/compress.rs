@@ -59,6 +59,28 @@ fn cp_and_mkfs_compress_what_they_copy() {
     fs::remove_file(made).expect("remove");
 }
 
+/// The label of the whole volume was set, whatever the path was, and -t meant nothing.
+fn what_has_no_such_property_is_refused(top: &str, dir: &str) {
+    let before = fine(&["property", "get", top]);
+    for (words, property) in [
+        (&[dir, "label", "X"][..], "label"),
+        (&["-t", "inode", top, "label", "X"], "label"),
+        (&["-t", "subvol", top, "label", "X"], "label"),
+        (&["-t", "filesystem", top, "ro", "true"], "ro"),
+        (&[dir, "ro", "true"], "ro"),
+        (&["-t", "subvol", dir, "compression", "lzo"], "compression"),
+    ] {
+        let (code, said) = failing(&[&["property", "set"], words].concat());
+        let told = format!("object is not compatible with property: {property}");
+        assert!(code == 1 && said.contains(&told), "{words:?}: {said}");
+    }
+    assert_eq!(fine(&["property", "get", top]), before);
+    fine(&["property", "set", "-t", "device", top, "label", "again"]);
+    fine(&["property", "set", "-t", "filesystem", top, "label", "some name"]);
+    fine(&["property", "set", "-t", "subvol", top, "ro", "false"]);
+    assert_eq!(fine(&["property", "get", top]), before);
+}
+
 #[test]
 fn the_property_is_read_and_set_in_images_and_mounts() {
     require!(kernel_btrfs);
@@ -72,6 +94,7 @@ fn the_property_is_read_and_set_in_images_and_mounts() {
     assert_eq!(told, "compression         compression algorithm for the file or directory\n");
     fine(&["property", "set", &image.word(), "label", "some name"]);
     assert_eq!(fine(&["property", "get", &image.word()]), "ro=false\nlabel=some name\n");
+    what_has_no_such_property_is_refused(&image.word(), &image.at("/z"));
     let (_, said) = failing(&["property", "get", &image.at("/z"), "label"]);
     assert!(said.contains("not compatible with property: label"), "{said}");
     let (code, _) = failing(&["property", "set", &image.at("/z"), "compression", "gzip"]);
@@ -89,6 +112,7 @@ fn the_property_is_read_and_set_in_images_and_mounts() {
     }
     let mount = Mount::new(&image, "transport=classic,compress=lzo");
     let at = mount.word();
+    what_has_no_such_property_is_refused(&at, &format!("{at}/z"));
     let got = fine(&["property", "get", &format!("{at}/z"), "compression"]);
     assert_eq!(got, "compression=zstd\n");
     fine(&["property", "set", &format!("{at}/z"), "compression", ""]);

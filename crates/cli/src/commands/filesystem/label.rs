@@ -2,7 +2,7 @@
 
 use crate::args::{Arg, Args, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::VolumePath;
+use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::door::Door;
 use crate::error::{Error, Exit, Result};
 use crate::image;
@@ -78,17 +78,18 @@ pub fn get(place: &VolumePath) -> Result<Vec<u8>> {
 }
 
 pub fn set(place: &VolumePath, label: &OsStr) -> Result<Exit> {
+    let top = Subvol::Id(TreeId::FS);
+    place::at(std::slice::from_ref(place), top, true, |open, _| set_in(open, place, label))
+}
+
+/// Where the volume is open.
+pub fn set_in(open: &Open<'_>, place: &VolumePath, label: &OsStr) -> Result<()> {
     let label = label.as_bytes();
     if label.len() > MOST {
         return Err(Error::about(place.show(), format!("a label has at most {MOST} bytes")));
     }
     match place {
-        VolumePath::Image(inside) => {
-            let volume = image::open_volume(&inside.image, true, &Subvol::Id(TreeId::FS))?;
-            volume.set_label(label)?;
-            volume.close()?;
-        }
-        VolumePath::Mount(path) => Door::open(path)?.set_label(label)?,
+        VolumePath::Image(inside) => Ok(open.volume(inside)?.set_label(label)?),
+        VolumePath::Mount(path) => Door::open(path)?.set_label(label),
     }
-    Ok(Exit::Done)
 }

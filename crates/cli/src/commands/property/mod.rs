@@ -122,6 +122,21 @@ fn kinds_of(open: &Open<'_>, place: &VolumePath) -> Result<Vec<Kind>> {
     Ok(kinds)
 }
 
+/// Refuses to take the place for what has the property, or for what it was said to be, where it is not.
+fn must_have(
+    open: &Open<'_>,
+    place: &VolumePath,
+    (kind, property): (Option<Kind>, Property),
+) -> Result<()> {
+    let of = property.kind();
+    // Everything is a file, and not all may be opened.
+    let is = of == Kind::File || kinds_of(open, place)?.contains(&of);
+    match is && kind.is_none_or(|kind| kind == of) {
+        true => Ok(()),
+        false => Err(incompatible(property)),
+    }
+}
+
 fn incompatible(property: Property) -> Error {
     Error::new(format!("object is not compatible with property: {}", property.name()))
 }

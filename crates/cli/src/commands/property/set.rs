@@ -1,10 +1,10 @@
 //! `spinney property set`.
 
-use super::{Property, compression, kind_named};
+use super::{Property, compression, kind_named, must_have};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::filesystem::label;
-use crate::commands::subvolume::place::{self, VolumePath};
+use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
@@ -43,11 +43,11 @@ Examples
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
-    let mut force = false;
+    let (mut force, mut kind) = (false, None);
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('f') => force = true,
-            Arg::Short('t') => _ = kind_named(&args.text()?)?,
+            Arg::Short('t') => kind = Some(kind_named(&args.text()?)?),
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
@@ -55,25 +55,51 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let [place, name, value] = args::exactly(operands, "an object, a property and its value")?;
-    match Property::named(&name.to_string_lossy())? {
-        Property::Compression => compression::set(&VolumePath::of_any_file(&place), subvol, &value),
-        Property::Label => label::set(&VolumePath::parse(&place), &value),
-        Property::ReadOnly => set_read_only(&VolumePath::parse(&place), subvol, &value, force),
+    let property = Property::named(&name.to_string_lossy())?;
+    let place = match property {
+        Property::Compression => VolumePath::of_any_file(&place),
+        Property::Label | Property::ReadOnly => VolumePath::parse(&place),
+    };
+    let value = Value::of(property, &value)?;
+    place::at(std::slice::from_ref(&place), subvol, true, |open, _| {
+        must_have(open, &place, (kind, property))?;
+        match &value {
+            Value::Compression(value) => compression::set(open, &place, value),
+            Value::Label(value) => label::set_in(open, &place, value),
+            Value::ReadOnly(value) => set_read_only(open, &place, *value, force),
+        }
+    })
+}
+
+enum Value {
+    Compression(String),
+    Label(OsString),
+    ReadOnly(bool),
+}
+
+impl Value {
+    fn of(property: Property, word: &OsStr) -> Result<Value> {
+        Ok(match property {
+            Property::Compression => {
+                let text = word.to_string_lossy().into_owned();
+                compression::judge(&text)?;
+                Value::Compression(text)
+            }
+            Property::Label => Value::Label(word.to_owned()),
+            Property::ReadOnly => match word.to_str() {
+                Some("true") => Value::ReadOnly(true),
+                Some("false") => Value::ReadOnly(false),
+                _ => return Err(Error::usage("ro is true or false")),
+            },
+        })
     }
 }
 
-fn set_read_only(place: &VolumePath, subvol: Subvol, value: &OsStr, force: bool) -> Result<Exit> {
-    let read_only = match value.to_str() {
-        Some("true") => true,
-        Some("false") => false,
-        _ => return Err(Error::usage("ro is true or false")),
-    };
-    place::at(std::slice::from_ref(place), subvol, true, |open, _| {
-        let info = open.rooted(place)?;
-        if info.read_only && !read_only && info.received_uuid != [0; 16] && !force {
-            let what = "was received: what is changed can no longer be what was sent";
-            return Err(Error::about(place.show(), what).remedy("-f makes it writable anyway"));
-        }
-        open.set_read_only(place, read_only)
-    })
+fn set_read_only(open: &Open<'_>, place: &VolumePath, value: bool, force: bool) -> Result<()> {
+    let info = open.rooted(place)?;
+    if info.read_only && !value && info.received_uuid != [0; 16] && !force {
+        let what = "was received: what is changed can no longer be what was sent";
+        return Err(Error::about(place.show(), what).remedy("-f makes it writable anyway"));
+    }
+    open.set_read_only(place, value)
 }

@@ -138,6 +138,7 @@ fn all_verbs(root: &str, at: &dyn Fn(&str) -> String) {
     assert!(group(&["destroy", "0/5"]).contains("that of a subvolume"));
     assert!(group(&["limit", "1M", "1/7"]).contains("no such group"));
 
+    named_otherwise(root, at);
     fine(&["qgroup", "limit", "50M", &at("a")]);
     fine(&["qgroup", "limit", "-e", "60M", "1/100", root]);
     fine(&["subvolume", "create", "-q", "-i", "1/200", &at("c")]);
@@ -163,6 +164,27 @@ fn all_verbs(root: &str, at: &dyn Fn(&str) -> String) {
     );
     let told = fine(&["quota", "status", root]);
     assert!(told.ends_with("Total count:             7\n  Level 0:                 4\n  Level 1:                 2\n  Level 2:                 1\n"), "{told}");
+}
+
+/// Groups by a number alone, or the path of a subvolume: they were refused.
+fn named_otherwise(root: &str, at: &dyn Fn(&str) -> String) {
+    let limit = |of: usize| groups(&["--json", root])[of]["max_referenced"].clone();
+    for group in ["257", "0/257", &at("b")] {
+        fine(&["qgroup", "limit", "70M", group, root]);
+        assert_eq!(limit(2), 70 << 20, "{group}");
+        fine(&["qgroup", "limit", "none", group, root]);
+        assert_eq!(limit(2), "none", "{group}");
+    }
+    let refused = |words: &[&str]| failing(&[&["qgroup"], words, &[root]].concat());
+    assert!(refused(&["destroy", &at("b")]).1.contains("that of a subvolume"));
+    assert!(refused(&["destroy", "257"]).1.contains("that of a subvolume"));
+    assert!(refused(&["assign", "1/200", &at("b")]).1.contains("levels ascend"));
+    assert!(refused(&["limit", "1M", "999"]).1.contains("no such group"));
+    for wrong in ["1/", "/", "x", "1/2/3", ""] {
+        assert_ne!(refused(&["limit", "1M", wrong]).0, 0, "{wrong}");
+    }
+    fine(&["qgroup", "assign", "257", "1/200", root]);
+    fine(&["qgroup", "remove", "257", "1/200", root]);
 }
 
 fn filled(name: &str) -> Image {

@@ -1,10 +1,9 @@
 //! `spinney qgroup create` and `destroy`.
 
+use super::group::{self, Group};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::quota::on;
 use crate::commands::subvolume::place::VolumePath;
-use crate::commands::subvolume::words;
 use crate::error::{Exit, Result};
 use std::ffi::OsString;
 
@@ -47,10 +46,9 @@ fn run(mut args: Args, create: bool) -> Result<Exit> {
         }
     }
     let [id, place] = args::exactly(operands, "a group and a path")?;
-    let id = words::group(&args::text(id)?)?;
-    let place = VolumePath::parse(&place);
-    on(&place, true, |open| match create {
-        true => open.create_qgroup(&place, id),
-        false => open.destroy_qgroup(&place, id),
+    let (group, place) = (Group::named(&id)?, VolumePath::parse(&place));
+    group::change(&place, &[&group], |open| match create {
+        true => open.create_qgroup(&place, group.id(open)?),
+        false => open.destroy_qgroup(&place, group.id(open)?),
     })
 }

@@ -1,12 +1,11 @@
 //! `spinney qgroup limit`.
 
+use super::group::{self, Group};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::quota::on;
 use crate::commands::subvolume::place::VolumePath;
-use crate::commands::subvolume::words;
 use crate::error::{Error, Exit, Result};
-use spinney::{LimitChange, QgroupId};
+use spinney::LimitChange;
 use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
@@ -16,8 +15,8 @@ pub const COMMAND: Command = Command {
     help: "\
 What would take the group beyond SIZE is refused (\"quota exceeded\"); what is there already
 stays, and can always be deleted. `none` takes the limit away. Without QGROUP it is the group
-of the subvolume PATH. PATH is in an image or in a mount, where root and who mounted it may
-do so.
+of the subvolume PATH. QGROUP is LEVEL/NUMBER, a number of level 0, or the path of a
+subvolume. PATH is in an image or in a mount, where root and who mounted it may do so.
 
 Options
     -c                count what content takes when it is compressed (so it is anyway)
@@ -44,7 +43,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let place = operands.pop().ok_or_else(|| Error::usage("size and path are missing"))?;
     let (size, group) = match operands.as_slice() {
         [size] => (size, None),
-        [size, group] => (size, Some(words::group(&args::text(group.clone())?)?)),
+        [size, group] => (size, Some(Group::named(group)?)),
         all => return Err(Error::usage(format!("expected 2 or 3 words, got {}", all.len() + 1))),
     };
     let most = match size.to_str() {
@@ -56,11 +55,6 @@ fn run(mut args: Args) -> Result<Exit> {
         false => LimitChange { referenced: Some(most), ..LimitChange::default() },
     };
     let place = VolumePath::parse(&place);
-    on(&place, true, |open| {
-        let id = match group {
-            Some(id) => id,
-            None => QgroupId(open.rooted(&place)?.id.0),
-        };
-        open.limit_qgroup(&place, id, &change)
-    })
+    let group = group.unwrap_or_else(|| Group::Of(place.clone()));
+    group::change(&place, &[&group], |open| open.limit_qgroup(&place, group.id(open)?, &change))
 }

@@ -2,6 +2,7 @@
 
 mod clear_stale;
 mod create;
+mod group;
 mod limit;
 mod relate;
 mod show;

@@ -1,15 +1,12 @@
 //! `spinney qgroup assign` and `remove`.
 
+use super::group::{self, Group};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Open, VolumePath};
-use crate::commands::subvolume::words;
+use crate::commands::subvolume::place::VolumePath;
 use crate::error::{Error, Exit, Result, say_error};
 use crate::output::Out;
-use btrfs_disk::TreeId;
-use btrfs_fs::Subvol;
-use spinney::QgroupId;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 pub const ASSIGN: Command = Command {
     name: "qgroup assign",
@@ -50,29 +47,6 @@ Examples
     run: |args| run(args, false),
 };
 
-/// A group, or the subvolume whose group it is.
-enum Member {
-    Group(QgroupId),
-    Subvolume(VolumePath),
-}
-
-fn member(word: &OsStr) -> Result<Member> {
-    match word.to_str().and_then(|text| text.parse().ok()) {
-        Some(id) => Ok(Member::Group(id)),
-        None if VolumePath::exists(word) => Ok(Member::Subvolume(VolumePath::parse(word))),
-        None => words::group(&args::text(word.to_owned())?).map(Member::Group),
-    }
-}
-
-impl Member {
-    fn id(&self, open: &Open<'_>) -> Result<QgroupId> {
-        match self {
-            Member::Group(id) => Ok(*id),
-            Member::Subvolume(place) => Ok(QgroupId(open.rooted(place)?.id.0)),
-        }
-    }
-}
-
 fn run(mut args: Args, comes: bool) -> Result<Exit> {
     let (mut operands, mut rescan) = (Vec::<OsString>::new(), true);
     while let Some(arg) = args.next()? {
@@ -84,14 +58,10 @@ fn run(mut args: Args, comes: bool) -> Result<Exit> {
         }
     }
     let [child, parent, place] = args::exactly(operands, "two groups and a path")?;
-    let (child, parent) = (member(&child)?, words::group(&args::text(parent)?)?);
+    let (child, parent) = (Group::named(&child)?, Group::named(&parent)?);
     let place = VolumePath::parse(&place);
-    let mut places = vec![place.clone()];
-    if let Member::Subvolume(place) = &child {
-        places.push(place.clone());
-    }
-    place::at(&places, Subvol::Id(TreeId::FS), true, |open, _| {
-        let child = child.id(open)?;
+    group::change(&place, &[&child, &parent], |open| {
+        let (child, parent) = (child.id(open)?, parent.id(open)?);
         if comes && child.level() >= parent.level() {
             let what = format!("{child} cannot be in {parent}: levels ascend");
             return Err(Error::about(place.show(), what));

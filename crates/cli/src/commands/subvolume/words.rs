@@ -117,11 +117,12 @@ pub fn id(text: &str) -> Result<SubvolId> {
     text.parse().map(SubvolId).map_err(|_| wrong())
 }
 
-/// A quota group by level and number.
+/// A quota group by level and number; without a level it is one of level 0.
 pub fn group(text: &str) -> Result<QgroupId> {
     let wrong =
         || Error::usage(format!("{text:?} is no quota group: write LEVEL/NUMBER, as 1/100"));
-    text.parse().map_err(|_| wrong())
+    let level = if text.contains('/') { "" } else { "0/" };
+    format!("{level}{text}").parse().map_err(|_| wrong())
 }
 
 #[cfg(test)]

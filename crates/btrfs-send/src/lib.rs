@@ -14,6 +14,7 @@
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 #![forbid(unsafe_code)]
 
+mod alone;
 mod command;
 mod decode;
 mod dump;
@@ -21,6 +22,7 @@ mod encode;
 mod error;
 mod wire;
 
+pub use alone::Alone;
 pub use command::{Command, CompressedPiece, Origin, Special, Time, Verity};
 pub use decode::Decoder;
 pub use dump::Dump;

@@ -137,6 +137,55 @@ fn with_errors(into: &Path) {
     fs::write(into, encoder.into_inner()).unwrap();
 }
 
+/// A stream of a subvolume with one file of so many pieces.
+fn of_length(name: &[u8], origin: Origin, pieces: u64) -> Vec<u8> {
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    let data = vec![pieces as u8; 40_000];
+    let write = |piece: u64| Command::Write { path: b"file", offset: piece * 40_000, data: &data };
+    encoder.put(&Command::Subvol { path: name, origin }).unwrap();
+    encoder.put(&Command::MkFile { path: b"file", ino: 257 }).unwrap();
+    (0..pieces).for_each(|piece| encoder.put(&write(piece)).unwrap());
+    encoder.put(&Command::End).unwrap();
+    encoder.into_inner()
+}
+
+/// The first one took what was the second one's out of the input.
+#[test]
+fn what_is_behind_the_end_of_a_stream_is_left_to_others() {
+    let image = Image::new("receive-two");
+    fine(&["mkdir", &image.at("/d1"), &image.at("/d2"), &image.at("/m1"), &image.at("/m2")]);
+    let both = image.dir.join("both").display().to_string();
+    let two = |place: &str, names: [&str; 2], pieces: [u64; 2]| {
+        let [one, two] = names.map(|name| format!("{place}{name}"));
+        let first = of_length(b"first", FIRST, pieces[0]);
+        fs::write(&both, [first, of_length(b"second", SECOND, pieces[1])].concat()).unwrap();
+        let done = sh(&format!(
+            "set -e; cat {both} | ({PROGRAM} receive -e {one}; {PROGRAM} receive -e {two})"
+        ));
+        assert!(done.status.success(), "{place}, {pieces:?}: {}", text(&done.stderr));
+        assert_eq!(text(&done.stderr).lines().count(), 2, "{}", text(&done.stderr));
+    };
+    for pieces in [[1, 1], [1, 40], [40, 1], [40, 40]] {
+        two(&image.at("/"), ["d1", "d2"], pieces);
+        for (path, pieces) in [("/d1/first", pieces[0]), ("/d2/second", pieces[1])] {
+            let told = fine(&["stat", "--json", &image.at(&format!("{path}/file"))]);
+            assert!(told.contains(&(pieces * 40_000).to_string()), "{told}");
+            fine(&["subvolume", "delete", "-q", &image.at(path)]);
+        }
+    }
+    require!(fuse);
+    let mount = Mount::new(&image, "rw");
+    for pieces in [[1, 1], [1, 40], [40, 1], [40, 40]] {
+        two(&format!("{}/", mount.word()), ["m1", "m2"], pieces);
+        for (path, pieces) in [("m1/first", pieces[0]), ("m2/second", pieces[1])] {
+            let len = fs::metadata(mount.join(path).join("file")).unwrap().len();
+            assert_eq!(len, pieces * 40_000);
+            fine(&["subvolume", "delete", "-q", &mount.join(path).display().to_string()]);
+        }
+    }
+    mount.umount();
+}
+
 /// With so many errors allowed: what is there then, whether it is read-only, and who is known by
 /// what was sent; and how many errors were told.
 fn allowing(errors: &str, stream: &Path, place: &str) -> (Option<i32>, usize) {

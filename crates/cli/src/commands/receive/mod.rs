@@ -15,7 +15,7 @@ use crate::output::Out;
 use crate::sys::to_local;
 use btrfs_fs::Subvol;
 use btrfs_receiver::{Event, Options};
-use btrfs_send::{Decoder, Dump};
+use btrfs_send::{Alone, Decoder, Dump};
 use mount::InMount;
 use served::Served;
 use spinney::{ReceiveOptions, Receiving, Volume};
@@ -125,7 +125,7 @@ fn run(args: Args) -> Result<Exit> {
         let (name, input) = open(wanted.file.as_deref())?;
         let failed = match &place {
             VolumePath::Image(inside) => {
-                let mut input = buffered(input);
+                let mut input = buffered(&wanted, input);
                 into_image(&wanted, all.volume(inside)?, inside, &mut input)?
             }
             VolumePath::Mount(dir) => into_mount(&wanted, dir, (&name, input))?,
@@ -204,7 +204,7 @@ fn by_server(
     (name, input): (&str, File),
 ) -> Result<u64> {
     let mut last = dir.to_owned();
-    served.send(dir, input, |told| {
+    served.send(dir, unbuffered(wanted, input), |told| {
         match told {
             ServerMessage::Begun(name) => {
                 last = dir.join(OsStr::from_bytes(&name));
@@ -226,7 +226,7 @@ fn by_calls(
     (name, input): (&str, File),
 ) -> Result<u64> {
     let mut last = dir.to_owned();
-    let mut input = buffered(input);
+    let mut input = buffered(wanted, input);
     let done =
         btrfs_receiver::receive(&mut input, target, wanted.options, &mut |told| match told {
             Event::Begun { name, .. } => {
@@ -241,8 +241,18 @@ fn by_calls(
     })
 }
 
-fn buffered(input: File) -> BufReader<File> {
-    BufReader::with_capacity(1 << 18, input)
+type Input = Box<dyn Read + Send>;
+
+/// What is behind the end of one stream is left to others.
+fn unbuffered(wanted: &Wanted, input: File) -> Input {
+    match wanted.options.only_one {
+        true => Box::new(Alone::new(input)),
+        false => Box::new(input),
+    }
+}
+
+fn buffered(wanted: &Wanted, input: File) -> BufReader<Input> {
+    BufReader::with_capacity(1 << 18, unbuffered(wanted, input))
 }
 
 /// Where a stream comes from, and its name.

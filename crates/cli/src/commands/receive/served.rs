@@ -47,7 +47,7 @@ impl Served {
     pub(super) fn send(
         self,
         dir: &Path,
-        input: File,
+        input: impl Read + Send + 'static,
         mut told: impl FnMut(ServerMessage) -> Option<Result<u64>>,
     ) -> Result<u64> {
         let failed = |e: &std::io::Error| Error::about(dir.display(), io_text(e));
@@ -68,7 +68,7 @@ impl Served {
 }
 
 /// Ends where the input does, or where nobody takes it any more: why, the server has told.
-fn pump(mut input: File, mut to: &UnixStream) {
+fn pump(mut input: impl Read, mut to: &UnixStream) {
     let mut piece = vec![0; 4 + PIECE];
     loop {
         let len = match input.read(&mut piece[4..]) {

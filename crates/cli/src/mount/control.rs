@@ -245,26 +245,23 @@ impl Waiter {
         (process > 0).then_some(process)
     }
 
-    /// The server's answer; `None` if there is none for so long. A server that is stopped meanwhile is woken:
-    /// who sent SIGSTOP a moment ago may see it stop later.
+    /// The server's answer; `None` if there is none for so long. What comes behind it stays in the stream, for who goes
+    /// on. A server that is stopped meanwhile is woken: who sent SIGSTOP a moment ago may see it stop later.
     pub fn ask(&self, question: &str, limit: Duration) -> Option<String> {
         let mut stream = &self.stream;
         let (deadline, mut answer) = (Instant::now() + limit, Vec::new());
         stream.set_read_timeout(Some(LOOK)).ok()?;
         stream.write_all(format!("{question}\n").as_bytes()).ok()?;
         loop {
-            let mut part = [0; 256];
-            match stream.read(&mut part) {
+            let mut next = [0; 1];
+            match stream.read(&mut next) {
                 Ok(0) => return None,
-                Ok(len) => answer.extend_from_slice(&part[..len]),
+                Ok(_) if next == *b"\n" => return String::from_utf8(answer).ok(),
+                Ok(_) => answer.extend(next),
                 Err(e) if is_early(&e) && Instant::now() < deadline => {
                     wake_if_stopped(self.server());
                 }
                 Err(_) => return None,
-            }
-            if let Some(end) = answer.iter().position(|byte| *byte == b'\n') {
-                answer.truncate(end);
-                return String::from_utf8(answer).ok();
             }
         }
     }
@@ -358,6 +355,19 @@ mod tests {
         assert_eq!(kept(), 1, "who has gone is forgotten");
         control.finish(&Ok(()));
         assert_eq!(waiter.wait(|| {}), End::Closed);
+    }
+
+    /// It was lost: "the server has ended" stood for the reason that the server had told.
+    #[test]
+    fn what_comes_with_an_answer_is_kept_for_who_goes_on() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (&theirs).write_all(b"ready\nwhy it ended").unwrap();
+        theirs.shutdown(Shutdown::Write).unwrap();
+        let waiter = Waiter { stream: ours };
+        assert_eq!(waiter.ask("receive", PATIENCE).as_deref(), Some("ready"));
+        let mut rest = String::new();
+        waiter.into_stream().read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "why it ended");
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! Invariant of a volume that passes: device extents and stripes are the same ranges, of the
 //! same chunks; the device's item says what the superblock says. It does not know how to mend one that does not pass; the kernel refuses it.
 //!
-//! Where the chunks are an older tree's, the device tree tells which of them are there still.
+//! Where the chunks are an older tree's, the device tree tells which of them are there still. It also tells of a
+//! replacement of the device that has not ended.
 
 use crate::each_item::each_item;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
-use btrfs_disk::items::{DevExtent, DevItem};
+use btrfs_disk::items::{DevExtent, DevItem, DevReplace, dev_replace};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
@@ -86,6 +87,25 @@ pub(crate) fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Resul
     }
     Ok(stripes.into_iter().next().map(|((devid, at), (chunk, _))| {
         format!("chunk {chunk} has no device extent at {at} of device {devid}")
+    }))
+}
+
+/// Why the volume must not be written, if a device is being put in the place of this one. Neither the superblock nor the
+/// chunk tree names the new one, and the kernel goes on where it was: what is written here in front of that would
+/// never come to the new device, which then is the volume.
+pub(crate) fn replacement(store: &NodeStore, roots: &Roots) -> Result<Option<String>> {
+    let Some(root) = roots.get(TreeId::DEV) else { return Ok(None) };
+    let key = Key::new(0, kind::DEV_REPLACE, 0);
+    let Some(item) = btrfs_tree::get(store, &root.root, &key)? else { return Ok(None) };
+    // As the kernel has it.
+    if item.data().len() != DevReplace::SIZE {
+        return Ok(None);
+    }
+    let state = DevReplace::read(item.data()).map_err(|c| c.key(key))?.state;
+    let unfinished = matches!(state, dev_replace::STARTED | dev_replace::SUSPENDED);
+    Ok(unfinished.then(|| {
+        "an unfinished replacement of the device (`mount -t btrfs` with both devices goes on with it)"
+            .into()
     }))
 }
 

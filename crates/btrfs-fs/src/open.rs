@@ -5,6 +5,7 @@ use crate::beside::Beside;
 use crate::cleaner::Sweeper;
 use crate::commit::Background;
 use crate::convert;
+use crate::device_extents::{differ, replacement};
 use crate::engine::{Begin, Engine};
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
@@ -193,7 +194,7 @@ fn read_only_reason(
     if let Some(why) = unmaintained(volume, store, roots).fs()? {
         return Ok(Some(why));
     }
-    crate::device_extents::differ(store, roots, volume).fs()
+    differ(store, roots, volume).fs()
 }
 
 fn by_older_chunks(doubted: usize) -> String {
@@ -210,6 +211,9 @@ fn unmaintained(
     store: &NodeStore,
     roots: &Roots,
 ) -> btrfs_disk::Result<Option<String>> {
+    if let Some(why) = replacement(store, roots)? {
+        return Ok(Some(why));
+    }
     let incompat = volume.superblock().fields.incompat_flags;
     if let Some(why) = quotas(store, roots, incompat)? {
         return Ok(Some(why));

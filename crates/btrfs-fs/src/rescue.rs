@@ -6,7 +6,7 @@
 //!
 //! What it does not know: what of the files can be read.
 
-use crate::device_extents::{Compared, compare};
+use crate::device_extents::{Compared, compare, replacement};
 use crate::each_item::each_item;
 use crate::error::IntoFs;
 use crate::options::{Options, Rescue};
@@ -127,6 +127,20 @@ fn with_trees(volume: Volume, options: &Options) -> Result<Opened> {
         Cursor::new(&store, &files.root).first().fs()?;
     }
     Ok(Opened { volume, store, roots: Arc::new(roots) })
+}
+
+/// Bytes of nodes for one look at the root tree. Chosen, not measured.
+const LOOK_CACHE: usize = 256 << 10;
+
+/// Why a volume must not be written of which nothing but the superblock is to change; `None` also where the trees
+/// that would tell cannot be read.
+pub fn unfinished_replacement(volume: &Arc<Volume>) -> Option<String> {
+    let store = NodeStore::new(volume.clone(), LOOK_CACHE);
+    let found = load_roots(&store, volume, false).and_then(|roots| replacement(&store, &roots));
+    found.unwrap_or_else(|error| {
+        tracing::warn!(%error, "whether a device is being replaced is not known");
+        None
+    })
 }
 
 /// Every tree that the root tree names, and the two that the superblock does. `lossy`: lost parts of it

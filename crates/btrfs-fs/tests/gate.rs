@@ -3,10 +3,11 @@
 mod common;
 
 use blockdev::{BlockDevice, FileDevice};
-use btrfs_disk::items::BlockGroupItem;
+use btrfs_disk::items::{BlockGroupItem, DevReplace};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Options, unfinished_replacement};
+use btrfs_volume::{OpenOptions, Volume};
 use common::Image;
 use fuzzing::patch::Patch;
 use std::path::Path;
@@ -80,4 +81,54 @@ fn a_block_group_outside_of_every_chunk_is_refused() {
     drop(patch);
     let refusal = try_open(&image.path, false).map(drop).expect_err("refused");
     assert!(refusal.to_string().contains("outside of every chunk"), "{refusal}");
+}
+
+/// The device tree says that a replacement of the device is at `state`.
+fn tell_replacement(image: &Path, state: u64, len: usize) {
+    let (patch, key) = (Patch::new(image), Key::new(0, kind::DEV_REPLACE, 0));
+    if patch.items(TreeId::DEV).iter().any(|(other, _)| *other == key) {
+        patch.remove(TreeId::DEV, key);
+    }
+    let item = DevReplace { source: 1, state, ..DevReplace::default() };
+    let mut bytes = item.to_vec();
+    bytes.resize(len, 0);
+    patch.insert(TreeId::DEV, key, &bytes);
+}
+
+fn kernel_takes(image: &Path) -> bool {
+    oracle::with_kernel(image, "noatime", |_| ()).is_ok()
+}
+
+/// The kernel goes on with it on a device that does not get what is written here.
+#[test]
+fn a_volume_whose_device_is_being_replaced_is_not_written() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let len = DevReplace::SIZE;
+    let volume = || {
+        let device = Arc::new(FileDevice::open(&image.path, true, false).unwrap());
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        Arc::new(Volume::open(device, options).unwrap())
+    };
+    for (state, len, unfinished) in [
+        (0, len, false),
+        (1, len, true),
+        (2, len, false),
+        (3, len, false),
+        (4, len, true),
+        (4, len + 8, false),
+    ] {
+        tell_replacement(&image.path, state, len);
+        let before = std::fs::read(&image.path).unwrap();
+        let fs = try_open(&image.path, false).expect("it can be read");
+        let why = fs.read_only_reason();
+        fs.destroy().unwrap();
+        let told = unfinished_replacement(&volume());
+        assert_eq!(told.is_some(), unfinished, "state {state}, {len} bytes: {told:?}");
+        assert_eq!(why, told, "state {state}, {len} bytes");
+        if unfinished {
+            assert!(std::fs::read(&image.path).unwrap() == before, "nothing was written");
+        }
+        assert_eq!(kernel_takes(&image.path), !unfinished, "state {state}, {len} bytes");
+    }
 }

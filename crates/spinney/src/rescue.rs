@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::compat_ro;
 use btrfs_disk::{Logical, Superblock};
-use btrfs_fs::{BtrfsFs, Options, to_fs};
+use btrfs_fs::{BtrfsFs, Options, to_fs, unfinished_replacement};
 use btrfs_volume::{OpenOptions, SuperCopies, sizes_agree};
 use std::path::Path;
 use std::sync::Arc;
@@ -165,8 +165,9 @@ fn with_superblock<T>(
     change: impl FnOnce(&mut Superblock) -> Result<(bool, T)>,
 ) -> Result<T> {
     let failed = |e| said(&**device, to_fs(e));
-    let volume = btrfs_volume::Volume::open(device.clone(), options).map_err(failed)?;
-    if let Some(why) = volume.read_only_reason() {
+    let volume =
+        btrfs_volume::Volume::open(device.clone(), options).map(Arc::new).map_err(failed)?;
+    if let Some(why) = volume.read_only_reason().or_else(|| unfinished_replacement(&volume)) {
         return Err(Error::refused(device.name(), format!("can only be read: {why}")));
     }
     let mut superblock = (*volume.superblock()).clone();

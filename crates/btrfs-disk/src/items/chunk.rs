@@ -131,6 +131,39 @@ le_struct! {
 }
 
 le_struct! {
+    /// How far the replacement of a device is, under the key (0, DEV_REPLACE, 0) of the device tree. One of another
+    /// size counts as none.
+    pub struct DevReplace[72] {
+        /// The device that is replaced.
+        source: u64,
+        /// Up to where on it both devices have the same.
+        cursor_left: u64,
+        /// Up to where it is being copied.
+        cursor_right: u64,
+        /// Whether the source is read only where nothing else has the content.
+        read_mode: u64,
+        /// One of [`dev_replace`].
+        state: u64,
+        /// Seconds since 1970 at which it was begun.
+        started: u64,
+        /// Seconds since 1970 at which it ended or was interrupted.
+        stopped: u64,
+        /// Writes to the new device that failed.
+        write_errors: u64,
+        /// Content that no copy had.
+        read_errors: u64,
+    }
+}
+
+/// States of the replacement of a device.
+pub mod dev_replace {
+    /// It is at work, or a crash cut it.
+    pub const STARTED: u64 = 1;
+    /// Interrupted by the end of a mount: the next one goes on with it.
+    pub const SUSPENDED: u64 = 4;
+}
+
+le_struct! {
     /// A block group; its key has its logical start and its length.
     pub struct BlockGroupItem[24] {
         /// Bytes that trees refer to; copies are not counted.

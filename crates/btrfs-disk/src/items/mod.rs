@@ -11,7 +11,9 @@ mod qgroup;
 mod root;
 
 pub use balance::{BalanceFilter, BalanceItem, balance_filter, balance_flags};
-pub use chunk::{BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem, Stripe};
+pub use chunk::{
+    BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem, DevReplace, Stripe, dev_replace,
+};
 pub use dir::{DirEntries, DirFields, DirItem, MAX_NAME, dir_type};
 pub use extent::{
     ExtentDataRef, ExtentItem, ExtentItemFields, InlineRef, SharedDataRef, extent_flags,

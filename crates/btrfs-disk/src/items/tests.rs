@@ -37,6 +37,7 @@ fn fixed_structs() {
     fixed::<Stripe>();
     fixed::<ChunkFields>();
     fixed::<DevExtent>();
+    fixed::<DevReplace>();
     fixed::<BlockGroupItem>();
     fixed::<FreeSpaceInfo>();
 }

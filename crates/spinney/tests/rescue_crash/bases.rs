@@ -3,10 +3,12 @@
 use blockdev::BlockDevice;
 use blocksim::{Image, SimDevice};
 use btrfs_disk::checksum::ChecksumType;
-use btrfs_disk::items::RootItem;
+use btrfs_disk::items::{DevReplace, RootItem, dev_replace};
 use btrfs_disk::key::kind;
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
-use btrfs_disk::{Expect, Key, Logical, Superblock, TreeId};
+use btrfs_disk::{
+    Expect, FixedSize, Key, LeafItem, Logical, NodeIdentity, Superblock, TreeId, build,
+};
 use btrfs_fs::{BtrfsFs, Options};
 use btrfs_image::mkfs::{self, Features, MkfsOptions};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
@@ -238,6 +240,29 @@ pub fn with_what_is_in_the_way() -> Vec<(Damaged, bool)> {
         (Damaged { name: "a log that cannot be read", image: logged }, false),
         (Damaged { name: "a lost leaf of the extent tree", image: extents }, true),
     ]
+}
+
+/// Of one that is to be put in the place of its device.
+pub fn being_replaced() -> Image {
+    changed(&with_logs().remove(0).image, |device| {
+        let (at, volume) = (root_of(device, TreeId::DEV).bytenr, open(device));
+        let expect =
+            Expect { logical: at, level: 0, generation: None, owner: None, first_key: None };
+        let leaf = volume.read_node(&expect).expect("one leaf");
+        let state = dev_replace::SUSPENDED;
+        let item = DevReplace { source: 1, state, ..DevReplace::default() }.to_vec();
+        let told = LeafItem { key: Key::new(0, kind::DEV_REPLACE, 0), data: &item };
+        let mut items: Vec<_> = leaf.items().map(|(key, data)| LeafItem { key, data }).collect();
+        items.insert(items.partition_point(|other| other.key < told.key), told);
+        let (generation, owner) = (leaf.generation(), leaf.owner());
+        let identity = NodeIdentity { logical: at, generation, owner };
+        let built = build::leaf(volume.geometry(), &identity, &items);
+        change_node(device, at, |node| {
+            // The flags stay.
+            node[..56].copy_from_slice(&built.bytes()[..56]);
+            node[64..].copy_from_slice(&built.bytes()[64..]);
+        });
+    })
 }
 
 /// One that no block group is in: what opens a volume reads those.

@@ -126,6 +126,21 @@ fn what_fails_leaves_every_byte() {
     }
 }
 
+/// The kernel would go on with a superblock of the new device, or leave what was changed behind.
+#[test]
+fn what_is_being_replaced_stays_as_it_is() {
+    let image = bases::being_replaced();
+    let verbs =
+        [zero_log as Verb, fix_device_size, clear_free_space_tree, clear_uuid_tree, clear_quotas];
+    for verb in verbs {
+        let device = Arc::new(SimDevice::new(image.clone()));
+        let why = verb(device.clone()).expect_err("refused").to_string();
+        assert!(why.contains("unfinished replacement"), "{why}");
+        let writes = device.recording().events().iter().any(|e| !matches!(e, Event::Flush));
+        assert!(!writes, "{why}");
+    }
+}
+
 /// A volume with a block-group tree cannot be without a free-space tree, and is not for a moment.
 #[test]
 fn a_free_space_tree_beside_block_groups_is_made_anew() {

@@ -1,8 +1,9 @@
 //! The superblock copies of a device: finding them, choosing one, writing them all.
 //!
-//! The newest valid copy wins. Where the first copy is valid, only copies of the same
-//! volume (same fsid) are its rivals, so that leftovers of an earlier, larger volume
-//! never win; a copy behind the end of the volume that it describes is no copy.
+//! The newest valid copy wins; a copy behind the end of the volume that it describes is no copy. Where the first one
+//! is valid, which is the only one that the kernel reads, its rivals are copies of the same volume (same fsid) within
+//! the size that it says, and newer by no more than what a failed flush explains. So leftovers never win, neither of
+//! an earlier, larger volume nor of the same one from before an older state of it was put back (a sparse backup).
 //!
 //! Choosing writes nothing. Copies that say something else than the chosen one are told
 //! (`Stale`); when they may be rewritten is the volume's business.
@@ -14,6 +15,11 @@ use tracing::warn;
 
 /// Bytes from each copy's start on that the allocators of the format keep clear.
 pub const SUPER_EXCLUDED: u64 = btrfs_disk::ids::STRIPE_LEN;
+
+/// Commits that another copy can be in front of a first one that is valid. Spare copies follow the first, so one: who
+/// mended the spare ones by a newer first one, which a cache alone had, was cut before he wrote that as well.
+/// And one more, which is chosen, not known.
+const AHEAD: u64 = 2;
 
 /// Where the one is that the kernel reads.
 pub(crate) const FIRST: u64 = COPIES[0];
@@ -69,11 +75,18 @@ pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
     let found: Vec<(u64, Found)> =
         super_copies(dev.len()).map(|at| Ok((at, read_copy(dev, at)?))).collect::<Result<_>>()?;
     let first_is_wiped = matches!(found.first(), None | Some((_, Found::NoMagic)));
+    let first = match found.first() {
+        Some((FIRST, Found::Valid(first))) => Some(&**first),
+        _ => None,
+    };
     let mut best: Option<Superblock> = None;
     for (at, copy) in &found {
         match copy {
             Found::Valid(superblock) if outranks(superblock, *at, best.as_ref()) => {
-                best = Some(Superblock::clone(superblock));
+                match first.is_none_or(|first| is_rival(superblock, *at, first)) {
+                    true => best = Some(Superblock::clone(superblock)),
+                    false => left_over(dev, superblock, *at),
+                }
             }
             Found::Valid(_) | Found::NoMagic => {}
             Found::Damaged(error) => {
@@ -179,6 +192,20 @@ fn outranks(new: &Superblock, at: u64, best: Option<&Superblock>) -> bool {
                 new.fields.fsid == best.fields.fsid && new.generation() > best.generation()
             }
         }
+}
+
+/// Whether a newer copy at `at` can be of the volume that a valid first copy describes.
+fn is_rival(new: &Superblock, at: u64, first: &Superblock) -> bool {
+    let inside = at == FIRST || at + SUPER_SIZE as u64 <= first.fields.dev_item.total_bytes;
+    inside && new.generation().0 <= first.generation().0.saturating_add(AHEAD)
+}
+
+fn left_over(dev: &dyn BlockDevice, copy: &Superblock, at: u64) {
+    warn!(
+        device = %dev.name(), offset = at, generation = copy.generation().0,
+        "a superblock copy of this volume that the first one does not know is passed over: an older state of the \
+         volume may have been put back"
+    );
 }
 
 /// Whether the copy at `at` is one of `current`, of the same commit.

@@ -69,6 +69,11 @@ fn same(a: &Superblock, b: &Superblock) -> bool {
     bare(a) == bare(b)
 }
 
+fn generation_chosen(path: &Path) -> u64 {
+    open(path).expect("opens").superblock().generation().0
+}
+
+/// By no more than what a failed flush explains.
 #[test]
 fn the_newest_copy_of_the_same_volume_wins() {
     if !have_mkfs() {
@@ -76,18 +81,52 @@ fn the_newest_copy_of_the_same_volume_wins() {
     }
     let scratch = Scratch::new();
     let path = scratch.mkfs("image", 128 * MIB, &[]);
-    let generation = open(&path).expect("opens").superblock().generation();
-    edit_super(&path, SECOND, |sb| sb.fields.generation = Generation(generation.0 + 7));
-    let chosen = open(&path).expect("opens").superblock();
-    assert_eq!(chosen.generation().0, generation.0 + 7);
+    let generation = generation_chosen(&path);
+    let second = |by: &dyn Fn(&mut Superblock)| {
+        edit_super(&path, SECOND, by);
+        generation_chosen(&path) - generation
+    };
+    for (ahead, wins) in [(1, true), (2, true), (3, false), (1000, false)] {
+        let chosen = second(&|sb| sb.fields.generation = Generation(generation + ahead));
+        assert_eq!(chosen, if wins { ahead } else { 0 }, "{ahead} ahead");
+    }
     // An older one does not, and neither does the newer one of another volume.
-    edit_super(&path, SECOND, |sb| sb.fields.generation = Generation(1));
-    assert_eq!(open(&path).expect("opens").superblock().generation(), generation);
-    edit_super(&path, SECOND, |sb| {
-        sb.fields.generation = Generation(1 << 40);
+    assert_eq!(second(&|sb| sb.fields.generation = Generation(1)), 0);
+    let foreign = second(&|sb| {
+        sb.fields.generation = Generation(generation + 1);
         sb.fields.fsid = [7; 16];
     });
-    assert_eq!(open(&path).expect("opens").superblock().generation(), generation);
+    assert_eq!(foreign, 0);
+    // Where the first one says nothing there is nothing to hold it against.
+    edit_super(&path, SECOND, |sb| {
+        sb.fields.fsid = super_at(&path, FIRST).fields.fsid;
+        sb.fields.generation = Generation(generation + 7);
+    });
+    flip(&path, FIRST + 300);
+    assert_eq!(generation_chosen(&path), generation + 7);
+}
+
+/// An older and smaller state of a volume was put back, sparsely: what lies behind it is of a later day.
+#[test]
+fn a_copy_behind_the_end_that_the_first_one_tells_is_left_over() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let path = scratch.mkfs("image", 128 * MIB, &["--mixed", "-b", "48M"]);
+    let first = super_at(&path, FIRST);
+    assert_eq!(first.fields.total_bytes, 48 * MIB);
+    for ahead in [1, 100] {
+        let mut later = first.clone();
+        later.fields.generation.0 += ahead;
+        (later.fields.total_bytes, later.fields.dev_item.total_bytes) = (128 * MIB, 128 * MIB);
+        let later = later.to_bytes(SECOND).expect("known checksum");
+        write_bytes(&path, SECOND, &later);
+        let volume = open(&path).expect("opens");
+        assert!(same(&volume.superblock(), &first), "{ahead} ahead");
+        volume.mend_superblocks().expect("nothing to mend");
+        assert!(same(&super_at(&path, FIRST), &first) && read_bytes(&path, SECOND, 4096) == later);
+    }
 }
 
 #[test]

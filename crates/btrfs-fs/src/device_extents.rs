@@ -2,7 +2,8 @@
 //! what no chunk has for free, and would give away space that a device extent claims.
 //!
 //! Invariant of a volume that passes: device extents and stripes are the same ranges, of the
-//! same chunks; the device's item says what the superblock says. It does not know how to mend one that does not pass; the kernel refuses it.
+//! same chunks; the device's item says what the superblock says, but for a part of a sector, of which the item is right,
+//! as for the kernel. It does not know how to mend one that does not pass; the kernel refuses it.
 //!
 //! Where the chunks are an older tree's, the device tree tells which of them are there still. It also tells of a
 //! replacement of the device that has not ended.
@@ -11,8 +12,8 @@ use crate::each_item::each_item;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
 use btrfs_disk::items::{DevExtent, DevItem, DevReplace, dev_replace};
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key, Result, TreeId};
-use btrfs_tree::{Cursor, NodeStore};
+use btrfs_disk::{Corrupt, FixedSize, Key, Result, Superblock, TreeId};
+use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::Roots;
 use btrfs_volume::{ChunkInfo, Volume};
 use std::collections::BTreeMap;
@@ -127,7 +128,7 @@ fn another_device(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<O
         if item.fsid != sb.header_uuid() {
             return Ok(Some(format!("device {} is said to be another volume's", item.devid)));
         }
-        if item.total_bytes != own.total_bytes {
+        if item.total_bytes != own.total_bytes && !go_by(volume, item.total_bytes)? {
             return Ok(Some(format!(
                 "device {} has {} bytes by its item and {} by the superblock (the kernel's \
                  `btrfs rescue fix-device-size` mends that)",
@@ -137,4 +138,35 @@ fn another_device(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<O
         cursor.next()?;
     }
     Ok(None)
+}
+
+/// Old programs rounded one of both down to whole sectors. The kernel goes by the item, and so does the next commit. The
+/// device must have as much, or nobody would open it behind that.
+fn go_by(volume: &Volume, total_bytes: u64) -> Result<bool> {
+    let mut sb = Superblock::clone(&volume.superblock());
+    let sector = u64::from(sb.fields.sectorsize);
+    let near = total_bytes.abs_diff(sb.fields.dev_item.total_bytes) < sector;
+    if !near || total_bytes > volume.device_len() {
+        return Ok(false);
+    }
+    volume.resize(total_bytes)?;
+    sb.fields.dev_item.total_bytes = total_bytes;
+    volume.adopt_superblock(sb);
+    Ok(true)
+}
+
+/// Bytes of the volume's device by its item in the chunk tree.
+pub(crate) fn device_bytes(store: &NodeStore, volume: &Volume) -> Result<u64> {
+    let fields = volume.superblock().fields;
+    let root = TreeRoot {
+        id: TreeId::CHUNK,
+        logical: fields.chunk_root,
+        generation: fields.chunk_root_generation,
+        level: fields.chunk_root_level,
+    };
+    let key = Key::new(DEV_ITEMS_OBJECTID, kind::DEV_ITEM, fields.dev_item.devid);
+    let Some(item) = btrfs_tree::get(store, &root, &key)? else {
+        return Err(Corrupt::new("the device has no item").key(key).into());
+    };
+    Ok(DevItem::read(item.data()).map_err(|c| c.key(key))?.total_bytes)
 }

@@ -34,7 +34,7 @@ pub struct OpenOptions {
     /// one is no reason to stay read-only.
     pub replays_log: bool,
     /// The caller mends the superblock's sizes, so that such as do not agree are no reason to refuse
-    /// the volume.
+    /// the volume, and chunks lie on the device, whatever the superblock says of its size.
     pub mends_sizes: bool,
     /// The caller's first commit makes another free-space tree: the one that is there counts as not valid,
     /// in memory alone.
@@ -127,7 +127,11 @@ impl Volume {
         };
         features::refuse(&sb, options.mends_sizes)?;
         let own = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
-        let mut map = ChunkMap::new(device_id(&sb));
+        let mut device = device_id(&sb);
+        if options.mends_sizes {
+            device.total_bytes = device.total_bytes.max(dev.len());
+        }
+        let mut map = ChunkMap::new(device);
         load::system_chunks(&sb, &mut map).map_err(why)?;
         let copies = chosen.differing;
         let stale = (!copies.is_empty()).then(|| Stale { opened: sb.clone(), copies });

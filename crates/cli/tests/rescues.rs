@@ -212,6 +212,84 @@ fn put_sizes_right(newer: &Path, name: &str, bytes: u64) {
     assert!(said.contains(&fixed("device size for devid 1", bytes + 100)), "{said}");
 }
 
+/// What superblock and chunk tree say of sizes, less what the device has.
+struct Sizes {
+    what: &'static str,
+    total: i64,
+    own: i64,
+    /// The kernel mounts it as it is, and Spinney writes it.
+    mounts: [bool; 2],
+    /// btrfs-progs says the same; of the superblock's device item it knows nothing.
+    alike: bool,
+}
+
+const SIZES: [Sizes; 5] = [
+    Sizes {
+        what: "the item alone",
+        total: 0,
+        own: -(64 << 20),
+        mounts: [true, false],
+        alike: false,
+    },
+    Sizes {
+        what: "the superblock alone",
+        total: -(64 << 20),
+        own: -(64 << 20),
+        mounts: [false, false],
+        alike: true,
+    },
+    Sizes { what: "an odd item", total: 0, own: 100, mounts: [true, true], alike: false },
+    Sizes { what: "an odd superblock", total: 100, own: 100, mounts: [true, true], alike: true },
+    Sizes { what: "one less", total: 0, own: -100, mounts: [true, true], alike: false },
+];
+
+/// The kernel goes by the chunk tree, and so does who mends.
+#[test]
+fn the_chunk_tree_tells_how_large_the_device_is() {
+    let newer = newer!();
+    let bytes: u64 = 512 << 20;
+    for Sizes { what, total, own, mounts, alike } in SIZES {
+        let image = filled("rescue-tree-size", &["-b", &bytes.to_string()]);
+        let before = content(&image.path);
+        let file = File::options().write(true).open(&image.path).expect("open");
+        file.set_len(bytes + 4096).expect("longer");
+        change(&image.path, |sb| {
+            sb.fields.total_bytes = sb.fields.total_bytes.wrapping_add_signed(total);
+            let item = &mut sb.fields.dev_item;
+            item.total_bytes = item.total_bytes.wrapping_add_signed(own);
+        });
+        assert_eq!(taken_as_it_is(&image, bytes), mounts, "{what}");
+        let theirs = copy_of(&image, "theirs.img");
+        let expected = told(&[&newer], "fix-device-size", &theirs);
+        let found = told(&ours(), "fix-device-size", &image.path);
+        assert_eq!(found == expected, alike, "{what}: {found:?}, {expected:?}");
+        assert!(found.0 == Some(0) && found.1.contains("Fixed"), "{what}: {found:?}");
+        for at in &COPIES[..2] {
+            let fields = super_at(&image.path, *at).fields;
+            assert_eq!([fields.total_bytes, fields.dev_item.total_bytes], [bytes; 2], "{what}");
+        }
+        assert_clean(&image.path);
+        assert_eq!(content(&image.path), before, "{what}");
+        common::fine(&["touch", &format!("{}:/new", image.word())]);
+        let (_, said) = told(&ours(), "fix-device-size", &image.path);
+        assert_eq!(said, "No device size related problem found\n", "{what}");
+    }
+}
+
+/// Whether the kernel mounts it, and whether Spinney writes it: the chunk tree's size is the superblock's then.
+fn taken_as_it_is(image: &Image, bytes: u64) -> [bool; 2] {
+    let copy = copy_of(image, "tried.img");
+    let kernel = KernelMount::new(&copy, "noatime").and_then(KernelMount::unmount).is_ok();
+    let copy = copy_of(image, "written.img");
+    let put = common::spinney(&["touch", &format!("{}:/new", copy.display())]);
+    let written = put.status.success();
+    if written {
+        assert_eq!(super_of(&copy).fields.dev_item.total_bytes, bytes);
+        content(&copy);
+    }
+    [kernel, written]
+}
+
 #[test]
 fn what_is_free_is_counted_anew() {
     let newer = newer!();
@@ -362,8 +440,12 @@ fn uuids(image: &Path) -> String {
 }
 
 fn super_of(image: &Path) -> Superblock {
-    let bytes = read(image, COPIES[0], SUPER_SIZE);
-    Superblock::parse(bytes[..].try_into().expect("whole"), COPIES[0]).expect("a superblock")
+    super_at(image, COPIES[0])
+}
+
+fn super_at(image: &Path, at: u64) -> Superblock {
+    let bytes = read(image, at, SUPER_SIZE);
+    Superblock::parse(bytes[..].try_into().expect("whole"), at).expect("a superblock")
 }
 
 /// Subvolumes, some of them received, in a UUID tree of several nodes.

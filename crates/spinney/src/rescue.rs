@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::compat_ro;
 use btrfs_disk::{Logical, Superblock};
-use btrfs_fs::{BtrfsFs, Options, to_fs, unfinished_replacement};
-use btrfs_volume::{OpenOptions, SuperCopies, sizes_agree};
+use btrfs_fs::{BtrfsFs, Options, device_bytes, to_fs, unfinished_replacement};
+use btrfs_volume::{OpenOptions, SuperCopies, Volume, sizes_agree};
 use std::path::Path;
 use std::sync::Arc;
 use vfs::{FileSystem, FsError};
@@ -29,7 +29,7 @@ pub struct Log {
 /// The volume forgets its log: it is as of its last commit then, and what was synced after that
 /// is lost.
 pub fn zero_log(device: Arc<dyn BlockDevice>) -> Result<Log> {
-    with_superblock(&device, REPLAYS, |sb| {
+    with_superblock(&device, REPLAYS, |_, sb| {
         let (root, level) = (sb.fields.log_root.0, sb.fields.log_root_level);
         (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);
         Ok((root != 0, Log { root, level }))
@@ -76,29 +76,43 @@ impl Superblocks {
 pub struct DeviceSize {
     /// The number of the device.
     pub devid: u64,
-    /// Bytes that the device had by its own item.
+    /// Bytes that the device had by its item in the chunk tree, which the kernel goes by.
     pub device: u64,
+    /// Bytes that the device had by the copy of that item in the superblock.
+    pub superblock: u64,
     /// Bytes that the volume had by its superblock.
     pub total: u64,
-    /// Bytes that both have now.
+    /// Bytes that all of them say now.
     pub whole: u64,
     /// As [`Volume::made_free_space_tree`](crate::Volume::made_free_space_tree).
     pub made_free_space_tree: bool,
 }
 
-/// Makes the sizes of the device and of the volume one number of whole sectors.
+/// Makes the sizes of the device and of the volume one number of whole sectors: that which the chunk tree has of the
+/// device, rounded down. Refused where the device is shorter, or a chunk lies behind that.
 pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
     let options = OpenOptions { mends_sizes: true, ..REPLAYS };
-    let mut found = with_superblock(&device, options, |sb| {
-        let (own, sector) = (sb.fields.dev_item, u64::from(sb.fields.sectorsize));
-        let whole = own.total_bytes / sector * sector;
-        let total = sb.fields.total_bytes;
-        let (devid, device) = (own.devid, own.total_bytes);
-        let found = DeviceSize { devid, device, total, whole, made_free_space_tree: false };
-        // A device's own size is in a tree as well, which the engine writes if it can open the volume.
-        let here = own.total_bytes == whole && total != whole || !sizes_agree(sb);
+    let mut found = with_superblock(&device, options, |volume, sb| {
+        let item = device_bytes(volume).map_err(|e| said(&*device, to_fs(e)))?;
+        let (own, total) = (sb.fields.dev_item.total_bytes, sb.fields.total_bytes);
+        let sector = u64::from(sb.fields.sectorsize);
+        let whole = item / sector * sector;
+        volume.resize(item).map_err(|e| said(&*device, to_fs(e)))?;
+        let found = DeviceSize {
+            devid: sb.fields.dev_item.devid,
+            device: item,
+            superblock: own,
+            total,
+            whole,
+            made_free_space_tree: false,
+        };
+        // The item itself is the engine's to write, which opens a volume whose sizes differ by less than a sector.
+        let here = match item == whole {
+            true => (own, total) != (whole, whole),
+            false => !sizes_agree(sb) || own.abs_diff(item) >= sector,
+        };
         if here {
-            sb.fields.total_bytes = own.total_bytes;
+            (sb.fields.dev_item.total_bytes, sb.fields.total_bytes) = (item, item);
         }
         Ok((here, found))
     })?;
@@ -116,7 +130,7 @@ pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
 /// read, or there is no room, the old one stays: it may be good, and then the volume can be written still. So a
 /// volume with a block-group tree, which needs one, is never without.
 pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
-    let there = with_superblock(&device, REPLAYS, |sb| {
+    let there = with_superblock(&device, REPLAYS, |_, sb| {
         Ok((false, sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE != 0))
     })?;
     if there {
@@ -162,16 +176,15 @@ const REPLAYS: OpenOptions = OpenOptions {
 fn with_superblock<T>(
     device: &Arc<dyn BlockDevice>,
     options: OpenOptions,
-    change: impl FnOnce(&mut Superblock) -> Result<(bool, T)>,
+    change: impl FnOnce(&Arc<Volume>, &mut Superblock) -> Result<(bool, T)>,
 ) -> Result<T> {
     let failed = |e| said(&**device, to_fs(e));
-    let volume =
-        btrfs_volume::Volume::open(device.clone(), options).map(Arc::new).map_err(failed)?;
+    let volume = Volume::open(device.clone(), options).map(Arc::new).map_err(failed)?;
     if let Some(why) = volume.read_only_reason().or_else(|| unfinished_replacement(&volume)) {
         return Err(Error::refused(device.name(), format!("can only be read: {why}")));
     }
     let mut superblock = (*volume.superblock()).clone();
-    let (changed, told) = change(&mut superblock)?;
+    let (changed, told) = change(&volume, &mut superblock)?;
     let written = match changed {
         true => volume.commit_superblock(superblock).and_then(|()| volume.flush()),
         // An earlier call may have been interrupted behind the first copy.

@@ -191,7 +191,19 @@ pub fn with_odd_sizes() -> Vec<Damaged> {
             change_superblocks(device, |sb| sb.fields.total_bytes += total);
         })
     };
+    let other = |own: i64, total: i64| {
+        changed(&image, |device| {
+            change_superblocks(device, |sb| {
+                let fields = &mut sb.fields;
+                let item = &mut fields.dev_item.total_bytes;
+                *item = item.wrapping_add_signed(own);
+                fields.total_bytes = fields.total_bytes.wrapping_add_signed(total);
+            });
+        })
+    };
     vec![
+        Damaged { name: "an item in the superblock that is odd", image: other(100, 0) },
+        Damaged { name: "a superblock of a smaller one", image: other(-(1 << 30), -(1 << 30)) },
         Damaged { name: "another sum", image: total(100) },
         Damaged { name: "an odd device", image: larger(100, 0) },
         Damaged { name: "an odd device and the same sum", image: larger(100, 100) },

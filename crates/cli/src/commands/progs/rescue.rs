@@ -194,7 +194,7 @@ fn fix_device_size(args: Args) -> Result<Exit> {
     let found = rescue::fix_device_size(medium.device())?;
     image::tell_converted(path, found.made_free_space_tree);
     let (devid, new) = (found.devid, found.whole);
-    if (found.device, found.total) == (new, new) {
+    if (found.device, found.superblock, found.total) == (new, new, new) {
         return say("No device size related problem found");
     }
     let mut out = Out::new();

@@ -14,7 +14,7 @@ use crate::roots::Roots;
 use crate::source::Context;
 use crate::uuids::Uuids;
 use crate::verity::{self, Sealed};
-use crate::walk::{Leaf, walk};
+use crate::walk::{Again, Leaf, walk_as};
 use crate::{CheckOptions, Finding, FindingKind, Phase, Report, data, log, supers};
 use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::key::kind;
@@ -48,7 +48,7 @@ pub fn check(volume: Arc<Volume>, options: &CheckOptions<'_>) -> Result<Report> 
     run.free_space();
     run.checksums();
     run.cx.begin(Phase::Roots, None);
-    run.roots.check(&mut run.cx, &shared.entries, &run.unread);
+    run.roots.check(&mut run.cx, &shared.named, &run.unread);
     let extents = run.known.extent_tree.then_some(&run.extents);
     log::check(&mut run.cx, extents, &run.csums);
     run.verify_data(&shared.sealed);
@@ -83,7 +83,16 @@ impl Run<'_> {
         start: &TreeStart,
         visit: &mut dyn FnMut(&mut Context<'_>, &Leaf<'_>),
     ) -> bool {
-        let complete = walk(&mut self.cx, &mut self.usage, start, visit);
+        self.start_as(Again::Visit, start, visit)
+    }
+
+    fn start_as(
+        &mut self,
+        again: Again,
+        start: &TreeStart,
+        visit: &mut dyn FnMut(&mut Context<'_>, &Leaf<'_>),
+    ) -> bool {
+        let complete = walk_as(again, &mut self.cx, &mut self.usage, start, visit);
         if !complete {
             self.known.trees = false;
             self.unread.insert(start.id);
@@ -182,7 +191,8 @@ impl Run<'_> {
         let mut shared = Shared {
             csums: std::mem::take(&mut self.csums),
             no_holes: flags & incompat::NO_HOLES != 0,
-            entries: Vec::new(),
+            named: HashSet::new(),
+            fresh: false,
             unwritten: Vec::new(),
             sealed: Vec::new(),
         };
@@ -208,7 +218,7 @@ impl Run<'_> {
         self.usage.stored = (half && self.known.extent_tree)
             .then(|| stored().map(|r| (r.start, r.owner)).collect());
         for start in dead.into_iter().chain(relocations) {
-            self.start(&start, &mut |_, _| ());
+            self.start_as(Again::Pass, &start, &mut |_, _| ());
         }
         self.usage.stored = None;
         self.csums = std::mem::take(&mut shared.csums);
@@ -218,7 +228,9 @@ impl Run<'_> {
     fn files(&mut self, start: &TreeStart, shared: &mut Shared) {
         let mut inodes = Inodes::new(start.id, shared);
         let complete = self.start(start, &mut |cx, leaf| inodes.leaf(cx, leaf));
-        inodes.finish(&mut self.cx, complete);
+        let entries = inodes.finish(&mut self.cx, complete);
+        // Snapshots have the entries of subvolumes that are not theirs as well: of those nothing is kept.
+        shared.named.extend(entries.iter().filter_map(|entry| self.roots.named_by(entry)));
     }
 
     /// What the subvolumes reach is known.

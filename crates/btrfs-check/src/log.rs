@@ -1,5 +1,5 @@
-//! The log that a crash left: every node of it is read and judged, and lies in space that
-//! no tree uses.
+//! The log that a crash left: every node of it is read and judged, once, and lies in space that
+//! no tree uses. No two of its trees share a node.
 //!
 //! What its items say of files is not compared with the files: that is the replay's work,
 //! and changes nothing until it succeeds. The references of its nodes are nobody's: no
@@ -10,7 +10,7 @@ use crate::extents::ExtentTree;
 use crate::refs::TreeStart;
 use crate::refs::Usage;
 use crate::source::Context;
-use crate::walk::walk;
+use crate::walk::{Again, walk, walk_as};
 use crate::{Finding, FindingKind, Phase};
 use btrfs_disk::items::{
     Compression, FileExtent, FileExtentKind, InodeItem, RootItem, inode_flags,
@@ -43,7 +43,7 @@ pub(crate) fn check(cx: &mut Context<'_>, extents: Option<&ExtentTree>, csums: &
     let (mut extents_of_log, mut sums) = (Vec::new(), Vec::new());
     for tree in &trees {
         let mut plain = HashSet::new();
-        walk(cx, &mut usage, tree, &mut |cx, leaf| {
+        walk_as(Again::Refuse, cx, &mut usage, tree, &mut |cx, leaf| {
             for (key, data) in leaf.node.items() {
                 match key.kind {
                     kind::INODE_ITEM => {

@@ -10,7 +10,7 @@ use btrfs_disk::ids::{FIRST_FREE_OBJECTID, FREE_SPACE_OBJECTID, ORPHAN_OBJECTID,
 use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, RootRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Key, TreeId};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// The owned form of ROOT_REF and ROOT_BACKREF.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -167,12 +167,20 @@ impl Roots {
         }
     }
 
-    /// References between subvolumes. `unread`: trees whose directories are not known
-    /// wholly.
+    /// The reference, parent and child, that has this entry; `None` if none has.
+    pub(crate) fn named_by(&self, entry: &SubvolumeEntry) -> Option<(TreeId, TreeId)> {
+        let pair = (entry.parent, entry.child);
+        let link = self.down.get(&pair)?;
+        let place = (link.dirid, link.sequence, &link.name);
+        (place == (entry.dir, entry.index, &entry.name)).then_some(pair)
+    }
+
+    /// References between subvolumes. `named`: those whose entries are there; `unread`: trees whose
+    /// directories are not known wholly.
     pub(crate) fn check(
         &self,
         cx: &mut Context<'_>,
-        entries: &[SubvolumeEntry],
+        named: &HashSet<(TreeId, TreeId)>,
         unread: &HashSet<TreeId>,
     ) {
         for ((parent, child), link) in &self.down {
@@ -195,18 +203,20 @@ impl Roots {
                 add(cx, FindingKind::ReceivedWritable { subvolume: *id });
             }
         }
-        self.entries(cx, entries, unread);
+        self.entries(cx, named, unread);
         self.reachable(cx);
         self.default_subvolume(cx);
     }
 
-    fn entries(&self, cx: &mut Context<'_>, entries: &[SubvolumeEntry], unread: &HashSet<TreeId>) {
-        let known: HashMap<_, _> =
-            entries.iter().map(|e| ((e.parent, e.dir, e.index, &e.name[..]), e.child)).collect();
+    fn entries(
+        &self,
+        cx: &mut Context<'_>,
+        named: &HashSet<(TreeId, TreeId)>,
+        unread: &HashSet<TreeId>,
+    ) {
         for ((parent, child), link) in &self.down {
             let alive = self.trees.get(parent).is_some_and(|root| !root.is_deleted());
-            let entry = known.get(&(*parent, link.dirid, link.sequence, &link.name[..]));
-            if alive && !unread.contains(parent) && entry != Some(child) {
+            if alive && !unread.contains(parent) && !named.contains(&(*parent, *child)) {
                 let (dir, child, name) = (link.dirid, *child, Name(link.name.to_vec()));
                 let kind = FindingKind::RootEntryMissing { dir, child, name };
                 cx.add(Finding::new(kind).tree(*parent));
@@ -268,5 +278,34 @@ fn start(id: TreeId, root: &RootItem) -> TreeStart {
         generation: root.generation,
         level: root.level,
         drop: interrupted.then_some((root.drop_progress, root.drop_level)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So memory goes with references, however many snapshots have the entry.
+    #[test]
+    fn an_entry_counts_where_a_reference_has_it() {
+        let mut roots = Roots::default();
+        let link = Link { dirid: 256, sequence: 7, name: b"sub"[..].into() };
+        roots.down.insert((TreeId::FS, TreeId(257)), link);
+        let entry = |parent, index, name: &[u8]| SubvolumeEntry {
+            parent,
+            dir: 256,
+            index,
+            name: name.into(),
+            child: TreeId(257),
+        };
+        let found = roots.named_by(&entry(TreeId::FS, 7, b"sub"));
+        assert_eq!(found, Some((TreeId::FS, TreeId(257))));
+        for other in [
+            entry(TreeId(300), 7, b"sub"),
+            entry(TreeId::FS, 8, b"sub"),
+            entry(TreeId::FS, 7, b"other"),
+        ] {
+            assert_eq!(roots.named_by(&other), None, "{other:?}");
+        }
     }
 }

@@ -4,6 +4,9 @@
 //! one that its pointer names, so no walk is longer than the tree has pointers; a damaged subtree is
 //! reported and left out (`Walked::complete` is false then), the walk goes on.
 //!
+//! Subvolumes share nodes, and each is walked whole: its visitor judges it by itself. Who has nothing to visit passes over
+//! what was met before, and no tree of a log has nodes of another tree ([`Again`]).
+//!
 //! A subvolume whose deletion was interrupted has pointers to blocks that are freed
 //! already; `drop` says up to where, and the walk leaves them out. Kernels wrote positions that lag
 //! behind: what the extent tree says to be gone is left out, too. A position that cannot be is a finding, and
@@ -23,6 +26,17 @@ pub(crate) struct Leaf<'a> {
     pub fresh: bool,
 }
 
+/// What is done at a node that was met before: a stranger may let as many trees as there are nodes begin at one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// What lies below is visited as well.
+    Visit,
+    /// What lies below is known.
+    Pass,
+    /// It has no business there, and is not read.
+    Refuse,
+}
+
 type Visit<'v> = dyn FnMut(&mut Context<'_>, &Leaf<'_>) + 'v;
 
 /// Walks the tree; records the use of every block and extent not seen before in
@@ -33,9 +47,20 @@ pub(crate) fn walk(
     start: &TreeStart,
     visit: &mut Visit<'_>,
 ) -> bool {
+    walk_as(Again::Visit, cx, usage, start, visit)
+}
+
+/// The same, of a tree that does not have to be seen whole.
+pub(crate) fn walk_as(
+    again: Again,
+    cx: &mut Context<'_>,
+    usage: &mut Usage,
+    start: &TreeStart,
+    visit: &mut Visit<'_>,
+) -> bool {
     let expect = start.expect();
     usage.tree_root(start);
-    let mut walk = Walk { cx, usage, start, position: start.drop, visit, complete: true };
+    let mut walk = Walk { cx, usage, start, again, position: start.drop, visit, complete: true };
     if let Some(why) = walk.no_position(expect) {
         let kind = FindingKind::DropProgress { why };
         walk.cx.add(Finding::new(kind).tree(start.id).at(start.logical.0));
@@ -49,6 +74,7 @@ struct Walk<'w, 'a, 'v> {
     cx: &'w mut Context<'a>,
     usage: &'w mut Usage,
     start: &'w TreeStart,
+    again: Again,
     /// Where its deletion stopped.
     position: Option<(Key, u8)>,
     visit: &'w mut Visit<'v>,
@@ -60,6 +86,10 @@ impl Walk<'_, '_, '_> {
     /// is on the path where an interrupted deletion stopped.
     fn visit(&mut self, expect: &Expect, end: Option<Key>, edge: bool) {
         let first_time = !self.usage.seen(expect.logical.0);
+        if !first_time && self.again == Again::Refuse {
+            self.complete = false;
+            return self.wrong(expect.logical.0, "another tree has it".into());
+        }
         let Some(node) = self.cx.read_node(self.start.id, expect, first_time) else {
             self.complete = false;
             return;
@@ -67,13 +97,16 @@ impl Walk<'_, '_, '_> {
         if let Err(why) = self.fits(&node, expect, end) {
             self.complete = false;
             if first_time {
-                self.wrong(&node, why);
+                self.wrong(node.logical().0, why);
             }
             return;
         }
         if first_time {
             self.usage.node(&node);
             self.flags(&node);
+        }
+        if !first_time && self.again == Again::Pass {
+            return;
         }
         self.usage.pass(self.start.id, &node);
         if node.is_leaf() {
@@ -159,8 +192,8 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    fn wrong(&mut self, node: &Node, why: String) {
+    fn wrong(&mut self, logical: u64, why: String) {
         let kind = FindingKind::NodePlacement { why };
-        self.cx.add(Finding::new(kind).tree(self.start.id).at(node.logical().0));
+        self.cx.add(Finding::new(kind).tree(self.start.id).at(logical));
     }
 }

@@ -121,7 +121,7 @@ impl Inode {
         let (start, len) = on_disk(compression, fields);
         let covered = shared.csums.covered(start, len);
         if kind == FileExtentKind::Prealloc {
-            if covered > 0 {
+            if covered > 0 && shared.fresh {
                 shared.unwritten.push(Unwritten { tree, ino: self.ino, extent });
             }
             return;

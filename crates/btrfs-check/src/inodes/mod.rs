@@ -43,7 +43,11 @@ pub(crate) struct Unwritten {
 pub(crate) struct Shared {
     pub csums: Csums,
     pub no_holes: bool,
-    pub entries: Vec<SubvolumeEntry>,
+    /// References between subvolumes whose entry was found: parent and child.
+    pub named: HashSet<(TreeId, TreeId)>,
+    /// No tree before this one has the leaf at hand.
+    pub fresh: bool,
+    /// Each once for all trees that share it.
     pub unwritten: Vec<Unwritten>,
     /// Files with fs-verity, each once for all trees that share it; where content is read.
     pub sealed: Vec<(TreeId, Sealed)>,
@@ -77,6 +81,7 @@ impl<'s> Inodes<'s> {
     }
 
     pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+        self.shared.fresh = leaf.fresh;
         for (key, data) in leaf.node.items() {
             if let Err(kind) = self.item(cx, key, data) {
                 cx.add(Finding::new(kind).tree(self.tree).key(key));
@@ -149,8 +154,8 @@ impl<'s> Inodes<'s> {
         }
     }
 
-    /// `complete`: every leaf of the tree was seen.
-    pub(crate) fn finish(mut self, cx: &mut Context<'_>, complete: bool) {
+    /// `complete`: every leaf of the tree was seen. Its entries of other subvolumes.
+    pub(crate) fn finish(mut self, cx: &mut Context<'_>, complete: bool) -> Vec<SubvolumeEntry> {
         self.finish_inode(cx);
         cx.report.totals.orphans += self.nameless.len() as u64;
         if !self.root_seen {
@@ -163,9 +168,10 @@ impl<'s> Inodes<'s> {
                 self.derived.push(finding.tree(self.tree));
             }
         }
-        let links = self.links.finish(self.tree, &mut self.shared.entries);
+        let mut entries = Vec::new();
+        let links = self.links.finish(self.tree, &mut entries);
         if !complete {
-            return;
+            return entries;
         }
         for finding in self.derived {
             cx.add(finding);
@@ -173,5 +179,6 @@ impl<'s> Inodes<'s> {
         for kind in links {
             cx.add(Finding::new(kind).tree(self.tree));
         }
+        entries
     }
 }

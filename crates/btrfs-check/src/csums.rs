@@ -63,8 +63,13 @@ impl Csums {
         self.ranges.iter().map(|range| range.1 - range.0).sum()
     }
 
-    /// Finds checksums outside of every data extent.
-    pub(crate) fn strays(&self, cx: &mut Context<'_>, extents: &[StoredExtent]) {
+    /// Finds checksums outside of every data extent; `explained`: of a range from and up to, those that are in order.
+    pub(crate) fn strays(
+        &self,
+        cx: &mut Context<'_>,
+        extents: &[StoredExtent],
+        explained: &dyn Fn(u64, u64) -> bool,
+    ) {
         let mut data = extents.iter().filter(|extent| !extent.is_block()).peekable();
         for (start, end) in &self.ranges {
             let mut at = *start;
@@ -74,7 +79,7 @@ impl Csums {
                     Some(extent) if extent.start < *end => (extent.start, extent.end()),
                     _ => (*end, *end),
                 };
-                if at < from {
+                if at < from && !explained(at, from) {
                     let kind = FindingKind::CsumStray { len: from - at };
                     cx.add(Finding::new(kind).tree(TreeId::CSUM).at(at));
                 }

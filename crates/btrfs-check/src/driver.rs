@@ -6,6 +6,7 @@ use crate::csums::Csums;
 use crate::extents::ExtentTree;
 use crate::free_space::FreeSpace;
 use crate::inodes::{Inodes, Shared};
+use crate::log::Log;
 use crate::qgroups::Quotas;
 use crate::reach::Reached;
 use crate::refs::TreeStart;
@@ -15,7 +16,7 @@ use crate::source::Context;
 use crate::uuids::Uuids;
 use crate::verity::{self, Sealed};
 use crate::walk::{Again, Leaf, walk_as};
-use crate::{CheckOptions, Finding, FindingKind, Phase, Report, data, log, supers};
+use crate::{CheckOptions, Finding, FindingKind, Phase, Report, data, supers};
 use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Result, TreeId};
@@ -43,16 +44,17 @@ pub fn check(volume: Arc<Volume>, options: &CheckOptions<'_>) -> Result<Report> 
     run.layout_trees();
     run.space_trees();
     let mut shared = run.file_trees();
+    let log = Log::read(&mut run.cx);
     let refs = run.references();
-    unwritten(&mut run.cx, &mut shared, &refs);
+    unwritten(&mut run.cx, &mut shared, &refs, &log);
     run.free_space();
-    run.checksums();
+    run.checksums(&log);
     run.cx.begin(Phase::Roots, None);
     run.roots.check(&mut run.cx, &shared.named, &run.unread);
     let extents = run.known.extent_tree.then_some(&run.extents);
-    log::check(&mut run.cx, extents, &run.csums);
+    log.check(&mut run.cx, extents, &run.csums);
     run.verify_data(&shared.sealed);
-    Ok(run.cx.report)
+    Ok(run.cx.report.finish())
 }
 
 struct Run<'a> {
@@ -298,10 +300,11 @@ impl Run<'_> {
         }
     }
 
-    fn checksums(&mut self) {
+    fn checksums(&mut self, log: &Log) {
         self.cx.begin(Phase::Checksums, None);
         if self.known.extent_tree && self.csums.complete {
-            self.csums.strays(&mut self.cx, &self.extents.extents);
+            let explained = |start, end| log.explains(start, end);
+            self.csums.strays(&mut self.cx, &self.extents.extents, &explained);
         }
     }
 
@@ -322,11 +325,12 @@ impl Run<'_> {
 }
 
 /// Preallocated extents with checksums are fine where another file wrote to them.
-fn unwritten(cx: &mut Context<'_>, shared: &mut Shared, refs: &[RefRecord]) {
+fn unwritten(cx: &mut Context<'_>, shared: &mut Shared, refs: &[RefRecord], log: &Log) {
     for found in std::mem::take(&mut shared.unwritten) {
         let first = refs.partition_point(|r| r.start < found.extent);
         let mut same = refs[first..].iter().take_while(|r| r.start == found.extent);
-        if !same.any(|r| r.written) {
+        let end = found.extent.saturating_add(1);
+        if !same.any(|r| r.written) && !log.explains(found.extent, end) {
             let kind = FindingKind::CsumUnwritten { ino: found.ino };
             cx.add(Finding::new(kind).tree(found.tree).at(found.extent));
         }

@@ -179,7 +179,7 @@ pub struct Sharing {
 /// What a check has to say.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What is wrong, in the order in which it was found.
+    /// What is wrong, in the order in which it was found. Where there is more than the options allow the worst stay.
     pub findings: Vec<Finding>,
     /// Findings that were left off because there were more than the options allow.
     pub left_off: u64,
@@ -192,20 +192,52 @@ pub struct Report {
     /// Who reaches what was to be known, and subvolumes share in more ways than are counted: `sharing` is
     /// empty, and only simple quotas are in `quotas`.
     pub uncounted: bool,
+    gathered: Gathered,
+}
+
+/// Findings by their severity, each list in the order in which they were found.
+#[derive(Clone, Debug, Default)]
+struct Gathered {
     limit: usize,
+    /// Findings so far; gives each its place.
+    seen: u64,
+    kept: [Vec<(u64, Finding)>; SEVERITIES],
+    left_off: [u64; SEVERITIES],
+}
+
+const SEVERITIES: usize = Severity::Error as usize + 1;
+
+impl Gathered {
+    /// The last of the least ones gives way to a worse one.
+    fn add(&mut self, finding: Finding) {
+        let rank = finding.severity as usize;
+        self.seen += 1;
+        if self.kept.iter().map(Vec::len).sum::<usize>() >= self.limit {
+            let least = (0..rank).find(|rank| !self.kept[*rank].is_empty());
+            self.left_off[least.unwrap_or(rank)] += 1;
+            let Some(least) = least else { return };
+            self.kept[least].pop();
+        }
+        self.kept[rank].push((self.seen, finding));
+    }
 }
 
 impl Report {
     pub(crate) fn new(limit: usize) -> Report {
-        Report { limit, ..Report::default() }
+        Report { gathered: Gathered { limit, ..Gathered::default() }, ..Report::default() }
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {
-        if self.findings.len() < self.limit {
-            self.findings.push(finding);
-        } else {
-            self.left_off += 1;
-        }
+        self.gathered.add(finding);
+    }
+
+    /// Nothing is added any more.
+    pub(crate) fn finish(mut self) -> Report {
+        let mut all: Vec<_> = self.gathered.kept.iter_mut().flat_map(std::mem::take).collect();
+        all.sort_unstable_by_key(|(place, _)| *place);
+        self.findings = all.into_iter().map(|(_, finding)| finding).collect();
+        self.left_off = self.gathered.left_off.iter().sum();
+        self
     }
 
     /// Nothing worse than notes.
@@ -213,15 +245,16 @@ impl Report {
         self.worst().is_none_or(|worst| worst == Severity::Note)
     }
 
-    /// The worst that was found; `Error` if findings were left off.
+    /// The worst that was found, also of what was left off.
     pub fn worst(&self) -> Option<Severity> {
-        let kept = self.findings.iter().map(|f| f.severity).max();
-        if self.left_off > 0 { Some(Severity::Error) } else { kept }
+        let all = [Severity::Error, Severity::Warning, Severity::Note];
+        all.into_iter().find(|severity| self.count(*severity) > 0)
     }
 
-    /// How many findings are of this severity, those left off not among them.
-    pub fn count(&self, severity: Severity) -> usize {
-        self.findings.iter().filter(|f| f.severity == severity).count()
+    /// How many findings are of this severity, those that were left off among them.
+    pub fn count(&self, severity: Severity) -> u64 {
+        let kept = self.findings.iter().filter(|f| f.severity == severity).count();
+        kept as u64 + self.gathered.left_off[severity as usize]
     }
 }
 
@@ -229,11 +262,43 @@ impl Report {
 mod tests {
     use super::*;
 
+    fn of(limit: usize, found: &[FindingKind]) -> Report {
+        let mut report = Report::new(limit);
+        found.iter().for_each(|kind| report.add(Finding::new(kind.clone())));
+        report.finish()
+    }
+
     /// Many snapshots do no harm.
     #[test]
     fn what_is_not_counted_is_no_damage() {
-        let mut report = Report::new(1);
-        report.add(Finding::new(FindingKind::SharingUncounted));
-        assert!(report.is_clean());
+        assert!(of(1, &[FindingKind::SharingUncounted]).is_clean());
+    }
+
+    #[test]
+    fn notes_that_are_left_off_are_notes() {
+        for limit in 0..3 {
+            let report = of(limit, &[FindingKind::SharingUncounted, FindingKind::FreeSpaceLeft]);
+            let (kept, left) = (report.findings.len(), report.left_off as usize);
+            assert_eq!((kept, left), (limit, 2 - limit));
+            assert_eq!(report.count(Severity::Note), 2);
+            assert!(report.is_clean() && report.worst() == Some(Severity::Note), "{limit}");
+        }
+    }
+
+    #[test]
+    fn what_is_worse_is_not_pushed_out() {
+        let (note, bad) = (FindingKind::FreeSpaceLeft, FindingKind::CsumOverlap);
+        let other = FindingKind::CsumStray { len: 7 };
+        let found = [&note, &note, &bad, &note, &other, &bad].map(FindingKind::clone);
+        let kinds = |limit| {
+            let report = of(limit, &found);
+            assert_eq!((report.count(Severity::Note), report.count(Severity::Error)), (3, 3));
+            assert_eq!(report.left_off as usize, 6 - report.findings.len());
+            report.findings.into_iter().map(|f| f.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(9), found);
+        assert_eq!(kinds(4), [&note, &bad, &other, &bad].map(FindingKind::clone));
+        assert_eq!(kinds(2), [&bad, &other].map(FindingKind::clone));
+        assert!(kinds(0).is_empty());
     }
 }

@@ -19,31 +19,52 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Generation, TreeId};
 use std::collections::HashSet;
 
-pub(crate) fn check(cx: &mut Context<'_>, extents: Option<&ExtentTree>, csums: &Csums) {
-    let sb = cx.volume.superblock().fields;
-    if sb.log_root.0 == 0 {
-        return;
-    }
-    cx.begin(Phase::Log, None);
-    let log = |logical, level| TreeStart {
-        id: TreeId::LOG,
-        logical,
-        generation: Generation(sb.generation.0 + 1),
-        level,
-        drop: None,
-    };
-    let (mut usage, mut trees) = (Usage::default(), Vec::new());
-    walk(cx, &mut usage, &log(sb.log_root, sb.log_root_level), &mut |_, leaf| {
-        for (key, data) in leaf.node.items() {
-            if let (kind::ROOT_ITEM, Ok(item)) = (key.kind, RootItem::parse(data)) {
-                trees.push(log(item.bytenr, item.level));
-            }
+/// What is in the log, as far as it can be read; nothing where there is none.
+#[derive(Default)]
+pub(crate) struct Log {
+    usage: Usage,
+    extents: Vec<Logged>,
+    /// Ranges with checksums in the log.
+    sums: Vec<(u64, u64)>,
+    /// Whole extents that it refers to.
+    held: Reach,
+}
+
+impl Log {
+    pub(crate) fn read(cx: &mut Context<'_>) -> Log {
+        let mut log = Log::default();
+        let sb = cx.volume.superblock().fields;
+        if sb.log_root.0 == 0 {
+            return log;
         }
-    });
-    let (mut extents_of_log, mut sums) = (Vec::new(), Vec::new());
-    for tree in &trees {
-        let mut plain = HashSet::new();
-        walk_as(Again::Refuse, cx, &mut usage, tree, &mut |cx, leaf| {
+        cx.begin(Phase::Log, None);
+        let start = |logical, level| TreeStart {
+            id: TreeId::LOG,
+            logical,
+            generation: Generation(sb.generation.0 + 1),
+            level,
+            drop: None,
+        };
+        let (top, mut trees) = (start(sb.log_root, sb.log_root_level), Vec::new());
+        walk(cx, &mut log.usage, &top, &mut |_, leaf| {
+            for (key, data) in leaf.node.items() {
+                if let (kind::ROOT_ITEM, Ok(item)) = (key.kind, RootItem::parse(data)) {
+                    trees.push(start(item.bytenr, item.level));
+                }
+            }
+        });
+        for tree in &trees {
+            log.tree(cx, tree);
+        }
+        log.held = Reach::new(log.extents.iter().map(|l| l.extent).collect());
+        cx.report.totals.log_trees = trees.len() as u64;
+        cx.report.totals.log_blocks = log.usage.blocks.len() as u64;
+        log
+    }
+
+    fn tree(&mut self, cx: &mut Context<'_>, tree: &TreeStart) {
+        let (mut plain, Log { usage, extents, sums, .. }) = (HashSet::new(), self);
+        walk_as(Again::Refuse, cx, usage, tree, &mut |cx, leaf| {
             for (key, data) in leaf.node.items() {
                 match key.kind {
                     kind::INODE_ITEM => {
@@ -54,7 +75,7 @@ pub(crate) fn check(cx: &mut Context<'_>, extents: Option<&ExtentTree>, csums: &
                     }
                     kind::EXTENT_DATA => {
                         let sums = !plain.contains(&key.objectid);
-                        extents_of_log.extend(logged(key.objectid, data, sums));
+                        extents.extend(logged(key.objectid, data, sums));
                     }
                     kind::EXTENT_CSUM => {
                         let sectors = (data.len() / cx.geometry.csum.size()) as u64;
@@ -66,14 +87,20 @@ pub(crate) fn check(cx: &mut Context<'_>, extents: Option<&ExtentTree>, csums: &
             }
         });
     }
-    explain(cx, &extents_of_log);
-    if csums.complete {
-        lacking(cx, &extents_of_log, &sums, csums);
+
+    /// Checksums of `start..end` that no committed file explains are those of what the log is about.
+    pub(crate) fn explains(&self, start: u64, end: u64) -> bool {
+        self.held.around(start, end)
     }
-    cx.report.totals.log_trees = trees.len() as u64;
-    cx.report.totals.log_blocks = usage.blocks.len() as u64;
-    if let Some(extents) = extents {
-        outside(cx, &usage, extents);
+
+    /// Against what the trees say.
+    pub(crate) fn check(&self, cx: &mut Context<'_>, extents: Option<&ExtentTree>, csums: &Csums) {
+        if csums.complete {
+            lacking(cx, &self.extents, &self.sums, csums);
+        }
+        if let Some(extents) = extents {
+            outside(cx, &self.usage, extents);
+        }
     }
 }
 
@@ -104,21 +131,9 @@ fn logged(ino: u64, data: &[u8], sums: bool) -> Option<Logged> {
     Some(Logged { ino, start, end: start.saturating_add(len), extent })
 }
 
-/// Checksums that no committed file explains are those of what the log is about.
-fn explain(cx: &mut Context<'_>, logged: &[Logged]) {
-    let holds = Reach::new(logged.iter().map(|l| l.extent).collect());
-    cx.report.findings.retain(|finding| {
-        let (len, at) = match (&finding.kind, finding.logical) {
-            (FindingKind::CsumStray { len }, Some(at)) => (*len, at.0),
-            (FindingKind::CsumUnwritten { .. }, Some(at)) => (1, at.0),
-            _ => return true,
-        };
-        !holds.around(at, at.saturating_add(len))
-    });
-}
-
 /// Ranges by their start, each with the furthest end of those up to it: whether one of them
 /// holds another range whole is one search, however many there are.
+#[derive(Default)]
 struct Reach(Vec<(u64, u64)>);
 
 impl Reach {

@@ -14,6 +14,8 @@ pub enum Phase {
     ExtentTree,
     /// The subvolumes: inodes, names and what files refer to.
     Trees,
+    /// The log of fsyncs, if there is one.
+    Log,
     /// References that were found against those that the extent tree has; quotas.
     References,
     /// The free-space tree against the extents.
@@ -22,8 +24,6 @@ pub enum Phase {
     Checksums,
     /// Subvolumes and their names against each other.
     Roots,
-    /// The log of fsyncs, if there is one.
-    Log,
     /// Content against its checksums and trees of hashes, where that was asked for.
     Data,
 }

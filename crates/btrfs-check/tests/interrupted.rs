@@ -4,10 +4,10 @@
 
 mod common;
 
-use btrfs_check::FindingKind;
+use btrfs_check::{CheckOptions, FindingKind, check};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Logical, TreeId};
-use common::{Scratch, assert_sound, listing, mkfs_btrfs, mounted, ours, ready, sh, theirs};
+use common::{Scratch, assert_sound, listing, mkfs_btrfs, mounted, open, ours, ready, sh, theirs};
 use fuzzing::patch::Patch;
 use std::path::Path;
 
@@ -165,6 +165,9 @@ fn what_a_log_and_a_deletion_explain() {
     }
     let report = ours(&log, false);
     assert!(report.findings.is_empty(), "{}", listing(&report));
+    let options = CheckOptions { max_findings: 0, ..CheckOptions::default() };
+    let report = check(open(&log), &options).expect("the check runs");
+    assert!(report.is_clean() && report.left_off == 0, "also where nothing is listed");
     // Without the log they are nobody's.
     patch.edit_super(|sb| sb.fields.log_root = Logical(0));
     let report = ours(&log, false);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use btrfs_check::FindingKind as Kind;
+use btrfs_check::{CheckOptions, FindingKind as Kind, Severity, check};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, Logical, TreeId};
 use common::{Recipe, Scratch, assert_sound, listing, make, mounted, open, ours, ready, theirs};
@@ -97,4 +97,9 @@ fn spare_superblocks_are_a_note() {
     let report = ours(&image, false);
     assert_eq!(report.findings.len(), 1, "{}", listing(&report));
     assert!(matches!(report.findings[0].kind, Kind::SuperCopyBad { .. }) && report.is_clean());
+    // So they are where nothing is listed.
+    let options = CheckOptions { max_findings: 0, ..CheckOptions::default() };
+    let report = check(open(&image), &options).expect("the check runs");
+    assert_eq!((report.findings.len(), report.left_off), (0, 1));
+    assert!(report.is_clean() && report.count(Severity::Note) == 1);
 }

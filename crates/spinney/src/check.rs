@@ -42,18 +42,19 @@ pub struct Finding {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// What is wrong.
+    /// What is wrong; where there is much, the worst of it.
     pub findings: Vec<Finding>,
     /// How many findings there are beyond those.
     pub left_off: u64,
     /// Bytes of content that were read and verified.
     pub verified_bytes: u64,
+    clean: bool,
 }
 
 impl CheckReport {
-    /// Nothing worse than notes was found.
+    /// Nothing worse than notes was found, what was left off included.
     pub fn is_clean(&self) -> bool {
-        self.left_off == 0 && self.findings.iter().all(|f| f.severity == Severity::Note)
+        self.clean
     }
 }
 
@@ -88,6 +89,7 @@ fn run(device: Arc<dyn BlockDevice>, name: &Path, content: bool) -> Result<Check
         findings: report.findings.iter().map(finding).collect(),
         left_off: report.left_off,
         verified_bytes: report.totals.verified_bytes,
+        clean: report.is_clean(),
     })
 }
 

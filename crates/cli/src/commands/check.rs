@@ -31,7 +31,7 @@ Options
                     verify it, and hold files with fs-verity against their trees of hashes;
                     this reads the whole used space
         --json      one JSON object instead of text
-        --max N     list at most N findings (default 10000); the rest is counted
+        --max N     list at most N findings, the worst (default 10000); the rest is counted
         --force     check even though the volume is in use: what is being written while
                     the check reads looks like damage
 
@@ -178,9 +178,8 @@ fn summary(out: &mut Out, t: &Totals, data: bool) -> Result<()> {
 }
 
 fn verdict(report: &Report) -> String {
-    let of = |severity| report.count(severity) as u64;
-    let errors = of(Severity::Error) + report.left_off;
-    match (errors, of(Severity::Warning), of(Severity::Note)) {
+    let of = |severity| report.count(severity);
+    match (of(Severity::Error), of(Severity::Warning), of(Severity::Note)) {
         (0, 0, 0) => "no damage found".into(),
         (0, 0, notes) => format!("no damage found ({})", count(notes, "note")),
         (errors, warnings, _) => {
@@ -193,9 +192,9 @@ fn json(path: &Path, report: &Report) -> String {
     Json::object(|o| {
         o.bytes("image", path.as_os_str().as_encoded_bytes());
         o.bool("clean", report.is_clean());
-        o.number("errors", report.count(Severity::Error) as u64);
-        o.number("warnings", report.count(Severity::Warning) as u64);
-        o.number("notes", report.count(Severity::Note) as u64);
+        o.number("errors", report.count(Severity::Error));
+        o.number("warnings", report.count(Severity::Warning));
+        o.number("notes", report.count(Severity::Note));
         o.number("left_off", report.left_off);
         o.array("findings", |a| {
             for finding in &report.findings {

@@ -199,11 +199,13 @@ fn is_clean(offline: &Offline, report: &Report, start: &Start) -> bool {
 }
 
 fn tell(report: &Report) {
+    let mut left = report.count(Severity::Error) + report.count(Severity::Warning);
     for finding in report.findings.iter().filter(|f| f.severity != Severity::Note) {
         say_error(&format!("{}: {finding}", finding.severity.name()));
+        left -= 1;
     }
-    if report.left_off > 0 {
-        say_error(&format!("... and {} more", count(report.left_off, "finding")));
+    if left > 0 {
+        say_error(&format!("... and {} more", count(left, "finding")));
     }
 }
 

@@ -448,6 +448,29 @@ fn super_at(image: &Path, at: u64) -> Superblock {
     Superblock::parse(bytes[..].try_into().expect("whole"), at).expect("a superblock")
 }
 
+/// What opens a volume to write gives it a free-space tree, and nobody asked for that.
+#[test]
+fn a_version_1_cache_that_goes_on_the_way_is_told() {
+    require!(kernel_btrfs);
+    let spinney = [Path::new(PROGRAM)];
+    let verbs: [(&[&Path], &str); 3] =
+        [(&spinney, "clear-uuid-tree"), (&ours(), "clear-uuid-tree"), (&spinney, "clear-quotas")];
+    let image = filled("rescue-converts", &["-R", "^free-space-tree"]);
+    for (program, verb) in verbs {
+        let copy = copy_of(&image, "copy.img");
+        for converts in [true, false] {
+            let mut command = Command::new(program[0]);
+            command.args(&program[1..]).args(["rescue", verb]).arg(&copy);
+            let output = command.output().expect("it starts");
+            let said = text(&output.stderr);
+            assert!(output.status.success(), "{program:?} {verb}: {said}");
+            let told = said.contains("the volume has a free-space tree from now on");
+            assert_eq!(told, converts, "{program:?} {verb}: {said}");
+        }
+        assert_clean(&copy);
+    }
+}
+
 /// Subvolumes, some of them received, in a UUID tree of several nodes.
 fn with_uuids(name: &str) -> Image {
     let image = Image::with(name, &["-n", "4096"]);

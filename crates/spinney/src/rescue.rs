@@ -140,26 +140,41 @@ pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     Ok(there)
 }
 
+/// What was given up, and what that brought along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Cleared {
+    /// It was there.
+    pub there: bool,
+    /// As [`Volume::made_free_space_tree`](crate::Volume::made_free_space_tree): also where nothing else was done.
+    pub made_free_space_tree: bool,
+}
+
 /// Takes the UUID tree away, which says of UUIDs whose subvolumes they are: the next mount that writes
-/// makes another, of what the subvolumes say themselves. False: there is none.
+/// makes another, of what the subvolumes say themselves.
 ///
 /// Nothing of the tree is read, so it may be damaged: what gives its space back is the extent tree, which is
 /// looked through for what the UUID tree holds. A log is replayed on the way.
-pub fn clear_uuid_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
+pub fn clear_uuid_tree(device: Arc<dyn BlockDevice>) -> Result<Cleared> {
     let fs = writable(&device, quiet())?;
-    let cleared = fs.clear_uuid_tree();
-    cleared.and_then(|there| fs.destroy().map(|()| there)).map_err(|e| said(&*device, e))
+    let there = fs.clear_uuid_tree().map_err(|e| said(&*device, e))?;
+    closed(&device, &fs, there)
+}
+
+fn closed(device: &Arc<dyn BlockDevice>, fs: &BtrfsFs, there: bool) -> Result<Cleared> {
+    let made_free_space_tree = fs.made_free_space_tree();
+    fs.destroy().map_err(|e| said(&**device, e))?;
+    Ok(Cleared { there, made_free_space_tree })
 }
 
 /// Quotas end: the volume has no groups, numbers and limits any more, and may be told to
-/// [begin anew](crate::Volume::enable_quotas). False: it has no quotas.
+/// [begin anew](crate::Volume::enable_quotas).
 ///
 /// Nothing of the quota tree is read, so it may be damaged: what gives its space back is the extent tree, which
 /// is looked through for what the quota tree holds. A log is replayed in the same commit.
-pub fn clear_quotas(device: Arc<dyn BlockDevice>) -> Result<bool> {
+pub fn clear_quotas(device: Arc<dyn BlockDevice>) -> Result<Cleared> {
     let fs = writable(&device, Options { give_up_quotas: true, ..quiet() })?;
-    let there = fs.gave_up_quotas();
-    fs.destroy().map(|()| there).map_err(|e| said(&*device, e))
+    closed(&device, &fs, fs.gave_up_quotas())
 }
 
 /// A log is no reason to leave the superblock alone.

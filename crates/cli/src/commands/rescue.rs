@@ -6,7 +6,7 @@ use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::{Json, Out};
 use blockdev::BlockDevice;
-use spinney::rescue::{clear_free_space_tree, clear_quotas, clear_uuid_tree, zero_log};
+use spinney::rescue::{Cleared, clear_free_space_tree, clear_quotas, clear_uuid_tree, zero_log};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -79,8 +79,8 @@ fn unclear() -> Error {
 /// What of a volume can be given up.
 struct Part {
     verb: &'static str,
-    /// True: it was there.
-    give_up: fn(Arc<dyn BlockDevice>) -> spinney::Result<bool>,
+    /// Whether it was there, and whether the volume was given a free-space tree on the way.
+    give_up: fn(Arc<dyn BlockDevice>) -> spinney::Result<(bool, bool)>,
     /// Name of that in JSON.
     had: &'static str,
     /// Said where it was there, and where not.
@@ -90,13 +90,13 @@ struct Part {
 const GIVEN_UP: [Part; 4] = [
     Part {
         verb: "zero-log",
-        give_up: |device| Ok(zero_log(device)?.root != 0),
+        give_up: |device| Ok((zero_log(device)?.root != 0, false)),
         had: "had_log",
         said: ["the log is given up; the volume is as of its last commit", "the volume has no log"],
     },
     Part {
         verb: "clear-space-cache",
-        give_up: clear_free_space_tree,
+        give_up: |device| Ok((clear_free_space_tree(device)?, false)),
         had: "had_free_space_tree",
         said: [
             "the free-space tree is made anew",
@@ -105,7 +105,7 @@ const GIVEN_UP: [Part; 4] = [
     },
     Part {
         verb: "clear-uuid-tree",
-        give_up: clear_uuid_tree,
+        give_up: |device| clear_uuid_tree(device).map(told),
         had: "had_uuid_tree",
         said: [
             "the UUID tree is gone; the next mount that writes makes another",
@@ -114,14 +114,19 @@ const GIVEN_UP: [Part; 4] = [
     },
     Part {
         verb: "clear-quotas",
-        give_up: clear_quotas,
+        give_up: |device| clear_quotas(device).map(told),
         had: "had_quotas",
         said: ["quotas have ended; `quota enable` begins them anew", "the volume has no quotas"],
     },
 ];
 
+fn told(cleared: Cleared) -> (bool, bool) {
+    (cleared.there, cleared.made_free_space_tree)
+}
+
 fn give_up(part: &Part, path: &Path, json: bool) -> Result<Exit> {
-    let there = (part.give_up)(image::open(path, Access::Write)?.device())?;
+    let (there, converted) = (part.give_up)(image::open(path, Access::Write)?.device())?;
+    image::tell_converted(path, converted);
     let mut out = Out::new();
     out.line(match json {
         true => Json::object(|o| {

@@ -251,7 +251,8 @@ fn clear_uuid_tree(args: Args) -> Result<Exit> {
     let word = args::only(args, "a device")?;
     let path = Path::new(&word);
     let medium = image::open(path, Access::Write)?;
-    rescue::clear_uuid_tree(medium.device())?;
+    let cleared = rescue::clear_uuid_tree(medium.device())?;
+    image::tell_converted(path, cleared.made_free_space_tree);
     Ok(Exit::Done)
 }
 

@@ -19,7 +19,8 @@ use vfs::Result;
 
 /// Removes [start, end) from the file's items, which are one run of keys: call it within
 /// `Op::run` where nothing else is changed in between. `mapped` is everything that overlaps it.
-/// An inline item overlapping the range goes wholly: its content is dirty by now.
+/// An inline item overlapping the range goes wholly: all of its content is dirty by now, or is stored with this, or is
+/// behind the end of the file (ops/long_item.rs).
 pub(crate) fn drop_range(
     op: &Op<'_>,
     id: InodeId,
@@ -33,7 +34,7 @@ pub(crate) fn drop_range(
             MappedKind::Inline { ram_bytes, .. } => {
                 op.delete(id, EXTENT_DATA, extent.start);
                 state.item.nbytes = state.item.nbytes.saturating_sub(*ram_bytes);
-                state.inline = Some(false);
+                state.inline_end = Some(0);
             }
             MappedKind::Extent { kind, compression, fields } => {
                 let item = Piece { id, kind: *kind, compression: *compression, fields };

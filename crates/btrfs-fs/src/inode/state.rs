@@ -41,8 +41,8 @@ pub(crate) struct State {
     pub item: InodeItem,
     /// What a directory knows of its names.
     pub(crate) dir: DirNames,
-    /// Whether the content is an inline extent; `None`: not looked up yet.
-    pub inline: Option<bool>,
+    /// Where an inline item of the content ends, in whole sectors; 0: there is none; `None`: not looked up yet.
+    pub(crate) inline_end: Option<u64>,
     /// Where an extent item of the file once began: that which content was stored in last, so
     /// the place to look first for what lies before the next.
     pub near: Option<u64>,

@@ -120,6 +120,9 @@ impl TreeLog {
         if state.stale {
             return Err(Fallback::Stale.into());
         }
+        if self.may_cut_item(view.layers.roots.generation) {
+            return Err(Fallback::LongItem.into());
+        }
         let generation = Generation(view.layers.roots.generation.0 + 1);
         let edits = self.say(view, &mut work, state, generation).map_err(commit_if_damaged)?;
         if edits.is_empty() {

@@ -45,6 +45,7 @@ use btrfs_txn::Core;
 use btrfs_txn::delta::Level;
 use locks::{Mutex, MutexGuard, Rank};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What comes of a step of a log write, or why there is no log.
 pub(crate) type Logged<T> = Result<T, NotLogged>;
@@ -99,6 +100,8 @@ pub(crate) struct TreeLog {
     writeback: Arc<Writeback>,
     stats: Arc<Stats>,
     state: Mutex<LogState>,
+    /// The last epoch in which an inline item of more than one sector may have gone.
+    unfolded: AtomicU64,
 }
 
 impl TreeLog {
@@ -114,7 +117,18 @@ impl TreeLog {
             writeback,
             stats,
             state: Mutex::new(Rank::Log, LogState::default()),
+            unfolded: AtomicU64::new(0),
         }
+    }
+
+    /// An inline item of more than one sector goes in this epoch, or in the next: what has its place is committed.
+    pub(crate) fn note_unfolded(&self) {
+        let epoch = self.core.layers().current.generation.0 + 1;
+        self.unfolded.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    fn may_cut_item(&self, committed: Generation) -> bool {
+        self.unfolded.load(Ordering::Acquire) > committed.0
     }
 
     /// The log's state, and with it the right to write superblocks.
@@ -146,6 +160,8 @@ pub(crate) enum Fallback {
     /// What it would have to say of the last commit, or a node of the log before it, cannot be read;
     /// a commit need not know.
     Damage,
+    /// An inline item of more than one sector: the kernel's replay puts nothing over a part of one.
+    LongItem,
     /// An earlier write of this log was given up.
     Stale,
 }
@@ -168,6 +184,7 @@ impl Fallback {
             Fallback::NoSpace => "no space",
             Fallback::Verity => "fs-verity",
             Fallback::Damage => "damage",
+            Fallback::LongItem => "long inline item",
             Fallback::Stale => "log given up",
         }
     }

@@ -4,6 +4,7 @@
 //! references; checksums belong to the extents and need nothing.
 
 use super::file::{check_file, end_of, hole_to};
+use super::long_item::unfold;
 use super::truncate::zero_tail;
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -246,15 +247,17 @@ fn clone(
 /// item, which is shared where the source may be changed.
 fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
     let state = source.read()?;
-    let may_stay =
-        state.item.size <= engine.core.sector() || engine.subvols.is_read_only(source.id.tree);
-    Ok(may_stay && has_item(engine, source)?)
+    let end = end_of_item(engine, source, &state)?;
+    Ok(end > 0 && (state.item.size <= end || engine.subvols.is_read_only(source.id.tree)))
 }
 
-/// The caller holds it.
-fn has_item(engine: &Engine, source: &Inode) -> Result<bool> {
+/// Where such an item ends; 0: there is none.
+fn end_of_item(engine: &Engine, source: &Inode, state: &State) -> Result<u64> {
+    if let Some(known) = state.inline_end {
+        return Ok(known);
+    }
     let first = map_range(&engine.core.view(), source.id, engine.core.sector(), 0, 1).fs()?;
-    Ok(first.first().is_some_and(Mapped::is_inline))
+    Ok(first.first().filter(|m| m.is_inline()).map_or(0, |m| m.end))
 }
 
 /// `done`: how far it has come, also where it fails.
@@ -266,6 +269,8 @@ fn share(
     done: &mut u64,
 ) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
+    let changed = |inode: &Inode| !engine.subvols.is_read_only(inode.id.tree);
+    [source, target].into_iter().filter(|i| changed(i)).try_for_each(|i| unfold(engine, i))?;
     let _promise = match source.id.tree == target.id.tree {
         true => None,
         false => engine.reserver.may_share_into(target.id.tree, range.len)?,
@@ -301,7 +306,9 @@ fn check_locked(
         return Err(Errno::EINVAL.into());
     }
     // It may be so since somebody looked.
-    if engine.subvols.is_read_only(source.id.tree) && has_item(engine, source)? {
+    if engine.subvols.is_read_only(source.id.tree)
+        && end_of_item(engine, source, locked.get(source))? > 0
+    {
         return Err(Errno::EINVAL.into());
     }
     check_target(locked.get(target))?;

@@ -282,7 +282,8 @@ fn insert_inode(
     item.generation = op.generation().0;
     let state = State {
         item,
-        inline: Some(new.kind == FileKind::Symlink),
+        // Nobody changes what a link says.
+        inline_end: Some(0),
         capability: Some(false),
         clean_behind_end: true,
         ..State::default()

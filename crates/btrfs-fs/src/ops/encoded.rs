@@ -1,6 +1,7 @@
 //! Writes of what the caller has compressed already, and that stays as it is.
 
 use super::file::{check_file, end_of};
+use super::long_item::unfold;
 use super::writing::{land_before, prepare, replace, take_capability};
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -24,6 +25,7 @@ pub(crate) fn write_encoded(
     if encoded.content().is_empty() || !may_fit(engine, &inode, offset, encoded)? {
         return Ok(false);
     }
+    unfold(engine, &inode)?;
     let room = engine.writeback.room_for(encoded);
     let _promise = engine.reserver.within_limits(inode.id.tree, room)?;
     let most = room + 4 * engine.core.sector();

@@ -3,6 +3,7 @@
 use super::append;
 use super::behind_end::drop_content_behind_end;
 use super::file::{check_file, end_of, hole_to};
+use super::long_item::unfold;
 use super::truncate::{
     Done, Retries, Room, changed_now, first_step, forget_unwritten, next_step, starts_inline,
     zero_tail,
@@ -41,6 +42,7 @@ pub(crate) fn fallocate(
     let end = end_of(offset, len)?;
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
+    unfold(engine, &inode)?;
     let allocates = !matches!(mode, FallocateMode::PunchHole);
     let removes = !allocates && !splits(engine, &inode, offset, end)?;
     let mut retries = Retries::default();

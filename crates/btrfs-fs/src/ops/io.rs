@@ -7,6 +7,7 @@
 use super::append;
 use super::file::{check_file, end_of};
 use super::in_place::{InPlace, Want, Written};
+use super::long_item::unfold_to_write;
 use super::writing::{
     gather, keep, land_before, lies_behind_dirty, prepare, replace, take_privileges, whole_sectors,
 };
@@ -59,6 +60,7 @@ pub(crate) fn write(
     end_of(offset, data.len() as u64)?;
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
+    unfold_to_write(engine, &inode, flags)?;
     let written = write_where_room_is(engine, &inode, (offset, data), flags)?;
     if flags.sync {
         super::sync::fsync(engine, ino, 0, true)?;

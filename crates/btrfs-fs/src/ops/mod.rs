@@ -16,6 +16,7 @@ mod in_place;
 pub(crate) mod io;
 pub(crate) mod label;
 pub(crate) mod link;
+mod long_item;
 pub(crate) mod lookup;
 pub(crate) mod quota;
 pub(crate) mod readdir;

@@ -1,6 +1,7 @@
 //! Changing a file's size.
 
 use super::file::{check_file, end_of, hole_to, kill_priv};
+use super::long_item;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{AT_A_TIME, Mapped, drop_range, map_parts, map_range, read_extents};
@@ -55,6 +56,10 @@ pub(crate) fn set_size(
     set: &SetAttr,
 ) -> Result<()> {
     end_of(size, 0)?;
+    match size {
+        0 => long_item::forget(engine, inode)?,
+        _ => long_item::unfold(engine, inode)?,
+    }
     // Who cuts the file before it is locked leaves to a removal's room a hole more, which is less than what
     // that may write anew; further ones have room of their own. A file that has become longer is cut in steps, which
     // have.

@@ -92,10 +92,11 @@ pub(super) fn prepare(
         true => state.content_changes()?,
         false => state.content_is_replaced()?,
     }
-    let (sector, len) = (engine.core.sector(), data.len() as u64);
+    let loaded = load_inline(&engine.writeback, inode.id, state);
+    let (first, len) = (state.inline_end.unwrap_or(0).max(engine.core.sector()), data.len() as u64);
     // Not what is written over wholly. It stays where it is until that lands, which takes another look.
-    let needs_beginning = offset < sector && (offset > 0 || len < sector && len < state.item.size);
-    match load_inline(&engine.writeback, inode.id, state) {
+    let needs_beginning = offset < first && (offset > 0 || len < first && len < state.item.size);
+    match loaded {
         // How the file begins is not known, and not needed. Who writes is told; but what the kernel's cache
         // gives away is nowhere else.
         Err(error) if flags.cached && !needs_beginning && error.is_of_medium() => {}

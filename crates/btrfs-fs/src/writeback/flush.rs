@@ -340,17 +340,41 @@ pub(crate) fn dirty_of<'s>(writeback: &Writeback, state: &'s mut State) -> &'s m
 }
 
 /// Moves inline content into dirty memory, so that ranges can be changed as those of any
-/// file; the next writeback decides anew. Returns the bytes that became dirty.
+/// file; the next writeback decides anew. Returns the bytes that became dirty, which are a sector at most, but for who
+/// unfolds a longer item (ops/long_item.rs).
 pub(crate) fn load_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<u64> {
-    if is_inline(writeback, id, state)? { fill_sector(writeback, id, state, 0) } else { Ok(0) }
+    let sector = writeback.core.sector();
+    let size = state.item.size;
+    let end = inline_end(writeback, id, state)?.min(size.next_multiple_of(sector).max(sector));
+    let is_dirty = |at: u64| state.dirty.as_ref().is_some_and(|dirty| dirty.covers(at));
+    let missing: Vec<u64> =
+        (0..end).step_by(sector as usize).filter(|at| !is_dirty(*at)).collect();
+    if missing.is_empty() {
+        return Ok(0);
+    }
+    let mut content = vec![0; end as usize];
+    if size > 0 {
+        read_extents(&writeback.core, id, state.item.flags, 0, &mut content)?;
+    }
+    content[size.min(end) as usize..].fill(0);
+    let dirty = dirty_of(writeback, state);
+    for at in &missing {
+        dirty.write(*at, &content[*at as usize..(*at + sector) as usize]);
+    }
+    Ok(missing.len() as u64 * sector)
 }
 
 pub(crate) fn is_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<bool> {
-    if let Some(known) = state.inline {
+    Ok(inline_end(writeback, id, state)? > 0)
+}
+
+/// Where an inline item of the content ends, in whole sectors; 0: there is none.
+pub(crate) fn inline_end(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<u64> {
+    if let Some(known) = state.inline_end {
         return Ok(known);
     }
     let mapped = map_range(&writeback.core.view(), id, writeback.core.sector(), 0, 1).fs()?;
-    let inline = mapped.first().is_some_and(|m| m.is_inline());
-    state.inline = Some(inline);
-    Ok(inline)
+    let end = mapped.first().filter(|m| m.is_inline()).map_or(0, |m| m.end);
+    state.inline_end = Some(end);
+    Ok(end)
 }

@@ -137,7 +137,7 @@ pub(super) fn store_inline(
     let extent = FileExtent::Inline { generation, ram_bytes, compression, content };
     op.put(id, EXTENT_DATA, 0, extent.to_vec().into());
     state.item.nbytes = state.item.nbytes.saturating_add(ram_bytes);
-    state.inline = Some(true);
+    state.inline_end = Some(sector);
     put_inode(&op, id, state);
     drop(op);
     writeback.stats.inline_extents.add(1);

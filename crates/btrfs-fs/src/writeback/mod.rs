@@ -18,7 +18,9 @@ mod tests;
 mod unstored;
 
 pub(crate) use encoded::{Fit, store_extent, store_item};
-pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
+pub(crate) use flush::{
+    Flushed, dirty_of, fill_sector, flush_to_extents, inline_end, is_inline, load_inline,
+};
 pub(crate) use land::land_in_front;
 pub(crate) use place::Own;
 pub(crate) use store::{WriteMode, store, store_in_own};

@@ -9,13 +9,14 @@
 use super::Writeback;
 use super::place::{EXTENT_MAX, Target, cut, place, place_in_own};
 use super::unstored::Unstored;
-use crate::error::{IntoFs, to_fs};
+use crate::error::{IntoFs, from_corrupt, to_fs};
 use crate::extents::sums;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
 use crate::ino::InodeId;
 use crate::inode::{State, change, put_inode};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_disk::{Logical, TreeId};
+use btrfs_disk::key::kind::EXTENT_DATA;
+use btrfs_disk::{Corrupt, Key, Logical, TreeId};
 use btrfs_space::Extent;
 use btrfs_txn::{Op, budget};
 use vfs::Result;
@@ -132,7 +133,16 @@ pub(super) fn readable(
     if start > 0 {
         map((start - 1, start))?;
     }
-    map((start, end))
+    let mapped = map((start, end))?;
+    // An item that could not be read when this was written: it would go with content that is nowhere else.
+    let all = state.item.size.next_multiple_of(sector);
+    let cut = |m: &&Mapped| m.is_inline() && (start > m.start || end < m.end.min(all));
+    if let Some(item) = mapped.iter().find(cut) {
+        let why = format!("content from {start} to {end} in an inline item up to {}", item.end);
+        let key = Key::new(id.objectid, EXTENT_DATA, item.start);
+        return Err(Unstored::Unread(from_corrupt(Corrupt::new(why).key(key))));
+    }
+    Ok(mapped)
 }
 
 /// Writes everything, first to the places that are known; on an error nothing stays allocated.

@@ -164,7 +164,7 @@ pub(super) fn forget(engine: &Engine, tree: TreeId) {
 fn insert_root(op: &Op<'_>, place: Reserved<'_>, prepared: &Prepared) -> Result<Ref<Inode>> {
     let id = place.id;
     let item = InodeItem { generation: op.generation().0, ..prepared.item };
-    let state = State { item, inline: Some(false), capability: Some(false), ..State::default() };
+    let state = State { item, inline_end: Some(0), capability: Some(false), ..State::default() };
     let inode = insert_born(op, place, state, 1, Some(names::first_ref(id, b"..", 0)));
     put_inherited(op, id, &prepared.inherited, prepared.property.as_deref())?;
     Ok(inode)

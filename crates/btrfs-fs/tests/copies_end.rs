@@ -3,8 +3,12 @@
 
 mod common;
 
-use btrfs_fs::{BtrfsFs, Caller};
-use common::{CX, Image, close_and_judge};
+use btrfs_disk::items::{Compression, FileExtent, InodeItem};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_fs::{BtrfsFs, Caller, LimitChange};
+use common::{CX, Image, close_and_judge, find, read};
+use fuzzing::patch::Patch;
 use vfs::{FileKind, FileSystem, Ino};
 
 const MIB: u64 = 1 << 20;
@@ -67,4 +71,61 @@ fn a_copy_of_a_small_file_changes_no_source() {
         fs.forget(ino, 1);
     }
     close_and_judge(&image, fs);
+}
+
+/// A volume with a file that begins with an inline item, which has `LEN` bytes behind its first sector.
+fn begins_inline() -> Image {
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    let ino = file(&fs, fs.root(), "from");
+    fs.write(&CX, ino, 4096, &[5; LEN], Default::default()).expect("write");
+    fs.forget(ino, 1);
+    fs.destroy().expect("close");
+    drop(fs);
+    let (patch, tree) = (Patch::new(&image.path), TreeId::FS);
+    let (ino, content) = (patch.ino(tree, "from"), [7; 1000]);
+    let len = content.len() as u64;
+    let inode = Key::new(ino, kind::INODE_ITEM, 0);
+    let mut generation = 0;
+    patch.edit_as::<InodeItem>(tree, inode, |item| {
+        (item.nbytes, generation) = (item.nbytes + len, item.generation);
+    });
+    let compression = Compression::None;
+    let item = FileExtent::Inline { generation, ram_bytes: len, compression, content: &content };
+    patch.insert(tree, Key::new(ino, kind::EXTENT_DATA, 0), &item.to_vec());
+    image
+}
+
+const LEN: usize = 3 << 20;
+
+/// Where a clone can only be a copy, because its source begins with an item that may not become an extent.
+#[test]
+fn a_clone_that_is_copied_is_whole_or_refused() {
+    testkit::require!(btrfs_progs);
+    let image = begins_inline();
+    let fs = image.open();
+    fs.enable_quotas().expect("quotas");
+    fs.wait_for_rescan().expect("counted");
+    let root = fs.root();
+    fs.snapshot(&Caller::root(), root, root, b"snap", true).expect("snapshot");
+    let (id, made) = fs.create_subvolume(&Caller::root(), root, b"limited").expect("subvolume");
+    let limit = |most| {
+        let change = LimitChange { referenced: Some(most), ..LimitChange::default() };
+        fs.limit_qgroup(format!("0/{}", id.0).parse().unwrap(), &change).expect("limit");
+    };
+    limit(Some(3 * MIB / 2));
+    let snap = find(&fs, root, "snap").expect("there");
+    let from = find(&fs, snap, "from").expect("there");
+    let to = file(&fs, made.attr.ino, "to");
+    let refused = fs.clone_range(&CX, from, 0, to, 0, 0).expect_err("a part is not all");
+    assert_eq!(refused.errno(), libc::EDQUOT);
+    limit(None);
+    fs.clone_range(&CX, from, 0, to, 0, 0).expect("clone");
+    assert!(read(&fs, snap, "from") == read(&fs, made.attr.ino, "to"));
+    let content = read(&fs, made.attr.ino, "to");
+    assert_eq!((content.len(), &content[..1000]), (4096 + LEN, &[7; 1000][..]));
+    [from, snap, to, made.attr.ino].into_iter().for_each(|ino| fs.forget(ino, 1));
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_ourselves(&image.path);
 }

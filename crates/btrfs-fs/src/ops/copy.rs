@@ -173,14 +173,29 @@ fn copy_chunk(engine: &Engine, from: (Ino, u64), to: (Ino, u64), buf: &mut [u8])
     Ok(written as u64)
 }
 
-/// `FICLONERANGE`.
+/// `FICLONERANGE`. What is copied and not shared comes in parts, and what refuses one is told by the next.
 pub(crate) fn clone_range(
     engine: &Engine,
     from: (Ino, u64),
     to: (Ino, u64),
     len: u64,
 ) -> Result<()> {
-    clone(engine, from, to, len, None).map(drop)
+    let len = match len {
+        0 => engine.inodes.get(from.0)?.read()?.item.size.saturating_sub(from.1),
+        _ => len,
+    };
+    let mut done = 0;
+    loop {
+        let part = clone(engine, (from.0, from.1 + done), (to.0, to.1 + done), len - done, None)?;
+        done += part;
+        if done >= len {
+            return Ok(());
+        }
+        if part == 0 {
+            // The source has become shorter.
+            return Err(Errno::EINVAL.into());
+        }
+    }
 }
 
 /// The first of it, as much as takes no long time; answers how much. Where it cannot be as a whole it is

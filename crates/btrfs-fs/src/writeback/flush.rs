@@ -290,8 +290,15 @@ fn flush_content(
     let packed = packed.filter(|_| writeback.compresses(state));
     let result = match (pass.next(&dirty), packed) {
         (None, _) => Ok(()),
-        (Some(_), Some(packed)) => flush_packed(writeback, id, state, &mut dirty, packed, way),
-        (Some(at), None) => flush_run(writeback, id, state, &mut dirty, at, (most, way)),
+        (Some(at), Some(packed)) if packed.start() <= at => {
+            flush_packed(writeback, id, state, &mut dirty, packed, way)
+        }
+        (Some(at), packed) => {
+            // What came in front of what was compressed lands before that: a commit in between would have content
+            // behind the end of the file.
+            let most = packed.map_or(most, |packed| most.min(packed.start() - at));
+            flush_run(writeback, id, state, &mut dirty, at, (most, way))
+        }
     };
     let goes_on = pass.next(&dirty).is_some();
     if !dirty.is_empty() {

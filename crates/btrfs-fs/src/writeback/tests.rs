@@ -3,6 +3,7 @@
 use super::flush::Pass;
 use super::pack::{MOST, pack};
 use super::store::WriteMode;
+use crate::extents::map_range;
 use crate::inode::PIECES_SEEN;
 use crate::reserve::tests::{new_file, volume_with};
 use crate::{BtrfsFs, Compress, Method, Options};
@@ -39,6 +40,38 @@ fn what_lies_behind_content_that_somebody_else_stored_is_compressed_first() {
     }
     writeback.flush_inode(&inode).expect("flush");
     assert_eq!(stat(&fs, "data.compressed_extents"), PIECES + 1);
+    drop(inode);
+    fs.destroy().expect("close");
+}
+
+/// What was compressed is not stored before what came in front of it meanwhile: a commit between the two would have it
+/// behind the end of the file.
+#[test]
+fn what_came_in_front_of_what_was_compressed_lands_first() {
+    let compress =
+        Some(Compress { method: Method::parse("zstd:1").expect("a method"), force: true });
+    let fs = volume_with(Options { background: false, compress, ..Options::default() });
+    let file = new_file(&fs);
+    let write = |at: u64, content: &[u8]| {
+        fs.write(&Context::default(), file, at, content, Default::default()).expect("write");
+    };
+    write(MOST, &[b'a'; 1 << 20]);
+    let (writeback, inode) = (&fs.engine.writeback, fs.engine.inodes.get(file).expect("open"));
+    let packed = pack(writeback, &inode, 0).expect("to be compressed");
+    write(0, &[b'b'; 8192]);
+    let throttle = &mut Throttle::new(&fs.engine.core, Urgency::Awaited);
+    let how = (WriteMode::Buffered, Some(&packed));
+    let done = writeback.flush_batch_throttled(&inode, throttle, how, &mut Pass::default());
+    assert!(!done.expect("flush"), "the rest is left");
+    let view = fs.engine.core.view();
+    let mapped = map_range(&view, inode.id, SECTOR, 0, u64::MAX).expect("extents");
+    drop(view);
+    let size = inode.read().expect("there").item_for_disk().size;
+    assert!(!mapped.is_empty());
+    assert!(mapped.iter().all(|m| m.end <= size), "behind {size}: {mapped:?}");
+    drop(packed);
+    writeback.flush_inode(&inode).expect("flush");
+    assert_eq!(stat(&fs, "data.compressed_extents"), 8, "that is compressed still");
     drop(inode);
     fs.destroy().expect("close");
 }

@@ -226,6 +226,24 @@ fn a_log_says_compressed_extents_and_its_superblock_their_kind() {
     }
 }
 
+/// Systems that do not know a kind of compression mount what has none of it.
+#[test]
+fn what_does_not_get_smaller_says_no_compression() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(128 << 20, &[]);
+    let zstd = 1u64 << 4;
+    assert_eq!(incompat(&image.path) & zstd, 0);
+    let fs = image.open_with(mount("zstd", true));
+    new_file(&fs, "long", &noise(1, 1 << 20));
+    new_file(&fs, "short", &noise(2, 1500));
+    fs.sync().expect("sync");
+    assert_eq!(incompat(&image.path) & zstd, 0, "nothing is compressed");
+    new_file(&fs, "text", &text(1, 1500));
+    fs.sync().expect("sync");
+    assert_eq!(incompat(&image.path) & zstd, zstd);
+    fs.destroy().expect("close");
+}
+
 fn incompat(image: &Path) -> u64 {
     use std::os::unix::fs::FileExt;
     let mut bits = [0; 8];

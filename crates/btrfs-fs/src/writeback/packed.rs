@@ -34,7 +34,6 @@ pub(super) fn flush_packed(
         state.item.flags |= inode_flags::NOCOMPRESS;
         state.item_dirty = true;
     }
-    writeback.core.volume.announce(packed.plan.method.incompat());
     let mut rest = &packed.pieces[..];
     while !rest.is_empty() {
         let size = state.item.size;
@@ -103,6 +102,7 @@ fn store_inline_stream(
     let piece = &packed.pieces[0];
     let Some(stream) = &piece.stream else { return Ok(0) };
     let content = (packed.plan.method.kind, &stream.bytes[..]);
+    writeback.core.volume.announce(packed.plan.method.incompat());
     store_inline(writeback, id, state, content)?;
     dirty.remove(piece.start, piece.start + piece.len);
     writeback.reservations.forget_landed(piece.len, 0);
@@ -139,6 +139,7 @@ fn store_pieces(
     let (start, end) = (pieces[0].start, last.start + last.len);
     state.pending_from = dirty.first_beside(state.landed_size, start..end);
     let kind = packed.plan.method.kind;
+    writeback.core.volume.announce(packed.plan.method.incompat());
     let entered = budget::suspended(|| {
         change(&writeback.core, |op| {
             let all = pieces.iter().zip(&extents);

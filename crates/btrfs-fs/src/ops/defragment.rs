@@ -103,7 +103,7 @@ fn may_move(flags: u64) -> bool {
 }
 
 fn can_compress(method: Method, flags: u64) -> bool {
-    may_compress(Some(Compress { method, force: true }), flags)
+    method == Method::PLAIN || may_compress(Some(Compress { method, force: true }), flags)
 }
 
 /// Ranges that are to be written anew, each of extents that lie side by side in the file.
@@ -170,6 +170,10 @@ fn is_wanted(
     let MappedKind::Extent { compression, .. } = &extent.kind else { return Ok(false) };
     let target = wish.target.min(BATCH);
     let fits = match wish.compress {
+        // As in the kernel short ones become longer, too.
+        Some(Method::PLAIN) => {
+            *compression != Compression::None || extent.end - extent.start < target
+        }
         Some(method) => *compression != method.kind,
         // It would become larger.
         None if *compression != Compression::None && !compresses => false,

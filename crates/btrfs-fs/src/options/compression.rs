@@ -32,6 +32,8 @@ pub struct Compress {
 impl Method {
     /// What the kernel takes where nobody names one.
     pub const DEFAULT: Method = Method { kind: Compression::Zlib, level: 3 };
+    /// Content is stored as it is.
+    pub(crate) const PLAIN: Method = Method { kind: Compression::None, level: 0 };
 
     /// `TYPE[:LEVEL]`: zlib, lzo or zstd. A level that there is not becomes the nearest one, as in
     /// the kernel; 0 is the default one. LZO has no levels.

@@ -294,9 +294,7 @@ fn flush_content(
             flush_packed(writeback, id, state, &mut dirty, packed, way)
         }
         (Some(at), packed) => {
-            // What came in front of what was compressed lands before that: a commit in between would have content
-            // behind the end of the file.
-            let most = packed.map_or(most, |packed| most.min(packed.start() - at));
+            let most = most.min(room_before(packed, at));
             flush_run(writeback, id, state, &mut dirty, at, (most, way))
         }
     };
@@ -316,6 +314,12 @@ fn flush_content(
         writeback.blocks_settled(id, state);
     }
     Ok(true)
+}
+
+/// What came in front of what was compressed lands before that: a commit in between would have content behind the end
+/// of the file.
+fn room_before(packed: Option<&Packed>, at: u64) -> u64 {
+    packed.map_or(u64::MAX, |packed| packed.start().saturating_sub(at))
 }
 
 /// Makes the sector at `sector_start` dirty with the content that it has. The caller owns
@@ -354,8 +358,7 @@ pub(crate) fn load_inline(writeback: &Writeback, id: InodeId, state: &mut State)
     let size = state.item.size;
     let end = inline_end(writeback, id, state)?.min(size.next_multiple_of(sector).max(sector));
     let is_dirty = |at: u64| state.dirty.as_ref().is_some_and(|dirty| dirty.covers(at));
-    let missing: Vec<u64> =
-        (0..end).step_by(sector as usize).filter(|at| !is_dirty(*at)).collect();
+    let missing: Vec<u64> = (0..end).step_by(sector as usize).filter(|at| !is_dirty(*at)).collect();
     if missing.is_empty() {
         return Ok(0);
     }

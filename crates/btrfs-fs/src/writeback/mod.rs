@@ -29,7 +29,7 @@ pub(crate) use unstored::Unstored;
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};
 use crate::inode::{DirtyQueue, Inodes, Pieces, State};
-use crate::options::compression::{Compress, Setting, is_never_compressed, may_compress};
+use crate::options::compression::{Compress, Method, Setting, is_never_compressed, may_compress};
 use crate::refusals::Refusals;
 use crate::reserve::Reservations;
 use crate::stats::Stats;
@@ -61,9 +61,12 @@ pub(crate) struct Writeback {
 
 fn compresses(mount: Option<Compress>, state: &State) -> bool {
     let flags = state.item.flags;
-    // The flags may have changed since somebody asked for it.
-    let asked = state.compress_next.is_some() && !is_never_compressed(flags);
-    asked || may_compress(mount, flags)
+    match state.compress_next {
+        Some(Method::PLAIN) => false,
+        // The flags may have changed since somebody asked for it.
+        Some(_) if !is_never_compressed(flags) => true,
+        _ => may_compress(mount, flags),
+    }
 }
 
 impl Writeback {

@@ -71,7 +71,7 @@ fn run(mut args: Args) -> Result<Exit> {
             }
             Arg::Short('L') | Arg::Long("level") => words.level = Some(args.text()?),
             Arg::Short('s') => words.wish.start = args.size()?,
-            Arg::Short('l') => words.wish.len = args.size()?,
+            Arg::Short('l') => words.wish.len = len(args.size()?),
             Arg::Short('t') => words.wish.target = args.size()?,
             Arg::Long("step") => _ = args.size()?,
             Arg::Long("unshare") => words.wish.unshare = true,
@@ -94,6 +94,11 @@ fn run(mut args: Args) -> Result<Exit> {
         }
         out.finish()
     })
+}
+
+/// As with btrfs-progs.
+fn len(said: u64) -> u64 {
+    if said == 0 { u64::MAX } else { said }
 }
 
 fn compression(words: &Words) -> Result<Option<Method>> {

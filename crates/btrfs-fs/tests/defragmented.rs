@@ -1,0 +1,89 @@
+//! Requests to defragment through a mount are understood as by the kernel.
+
+mod common;
+
+use btrfs_fs::control::wire;
+use btrfs_fs::{BtrfsFs, Compress, Method, Options};
+use common::{CX, Image, close_and_judge, errno, new_file, stat};
+use vfs::{Asker, Control, FileSystem, Ino, Who};
+
+/// The superuser, through a mount.
+struct Root;
+
+impl Asker for Root {
+    fn who(&self) -> vfs::Result<Who> {
+        Ok(Who { uid: 0, gid: 0, groups: Vec::new(), umask: 0o22, admin: true })
+    }
+
+    fn fetch(&self, _: Ino) -> vfs::Result<()> {
+        Ok(())
+    }
+}
+
+const SECTORS: u64 = 32;
+const SIZE: u64 = SECTORS * 4096;
+const NOCOMPRESS: u64 = 8;
+
+/// A file in as many extents as it has sectors.
+fn fragmented(fs: &BtrfsFs, name: &str) -> Ino {
+    let (ino, other) = (new_file(fs, name, &[]), new_file(fs, &format!("{name}-other"), &[]));
+    for at in (0..SIZE).step_by(4096) {
+        for (file, byte) in [(ino, 7), (other, 8)] {
+            fs.write(&CX, file, at, &[byte; 4096], Default::default()).expect("write");
+            fs.fsync(file, false).expect("fsync");
+        }
+    }
+    ino
+}
+
+fn extents(fs: &BtrfsFs, ino: Ino) -> usize {
+    fs.sync().expect("sync");
+    fs.stored(ino).expect("it is a file").len()
+}
+
+fn asked(fs: &BtrfsFs, ino: Ino, (start, len): (u64, u64), flags: u64) -> i32 {
+    let mut record = [start, len, flags, 0].map(u64::to_le_bytes).concat();
+    record.resize(48, 0);
+    errno(fs.control(&Root, ino, wire::DEFRAG_RANGE, &record))
+}
+
+#[test]
+fn a_record_of_zeros_asks_for_all() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    for (name, range, left) in [
+        ("zeros", (0, 0), 1),
+        ("overflow", (4096, u64::MAX), 2),
+        ("half", (0, SIZE / 2), SECTORS as usize / 2 + 1),
+    ] {
+        let ino = fragmented(&fs, name);
+        assert_eq!(extents(&fs, ino), SECTORS as usize);
+        assert_eq!(asked(&fs, ino, range, 0), 0);
+        assert_eq!(extents(&fs, ino), left, "{name}");
+        assert_eq!(asked(&fs, ino, (SIZE, 0), 0), libc::EINVAL);
+        assert_eq!(asked(&fs, ino, (SIZE - 1, 0), 0), 0);
+    }
+    let empty = new_file(&fs, "empty", &[]);
+    assert_eq!(asked(&fs, empty, (5, 0), 0), 0);
+    close_and_judge(&image, fs);
+}
+
+/// Whatever the mount compresses.
+#[test]
+fn what_is_to_be_plain_is_stored_as_it_is() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let method = Method::parse("zstd").expect("a method");
+    let compress = Some(Compress { method, force: false });
+    let fs = image.open_with(Options { background: false, compress, ..Options::default() });
+    let ino = new_file(&fs, "text", &[b'a'; 1 << 20]);
+    assert_eq!(extents(&fs, ino), 8);
+    let compressed = || stat(&fs, "data.compressed_extents");
+    assert_eq!(compressed(), 8);
+    assert_eq!(asked(&fs, ino, (0, 0), NOCOMPRESS), 0);
+    assert_eq!((extents(&fs, ino), compressed()), (1, 8));
+    fs.write(&CX, ino, 0, &[b'b'; 1 << 20], Default::default()).expect("write");
+    assert_eq!((extents(&fs, ino), compressed()), (8, 16), "what is written later is compressed");
+    close_and_judge(&image, fs);
+}

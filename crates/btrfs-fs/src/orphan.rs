@@ -33,7 +33,7 @@ use btrfs_txn::{Core, Op};
 use inode_index::Ref;
 use next::Next;
 use std::sync::Arc;
-use vfs::{Damage, FsError, Result};
+use vfs::{Damage, Errno, FsError, Result};
 
 /// Items that one step of erasing removes at most.
 /// Chosen, not measured.
@@ -287,32 +287,45 @@ impl Orphans {
         Ok(erased)
     }
 
-    /// Of one subvolume.
+    /// Of one subvolume. A snapshot may be others' to work in by then: what they have begun in it is theirs.
     pub(crate) fn clean_tree(&self, tree: TreeId) -> Result<u64> {
         let mut erased = 0;
         for objectid in list(&self.core, tree)? {
-            erased += u64::from(self.clean_one(InodeId::new(tree, objectid))?);
+            match self.clean_one(InodeId::new(tree, objectid)) {
+                // Its last claimant let go of it meanwhile, or somebody deletes the subvolume.
+                Err(FsError::Posix(Errno::ENOENT | Errno::ESTALE)) => {}
+                cleaned => erased += u64::from(cleaned?),
+            }
         }
         Ok(erased)
     }
 
-    /// Erases the inode if it has no name. An ORPHAN_ITEM of a named inode (an interrupted
-    /// truncation of older kernels, or a verity tree that was not completed, which goes) or of nothing
-    /// is just removed.
+    /// Erases the inode if it has no name. An ORPHAN_ITEM of nothing is just removed.
     fn clean_one(&self, id: InodeId) -> Result<bool> {
         let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
         let item = self.core.view().get(id.tree, &key).fs()?;
         let item = item.map(|bytes| InodeItem::read(&bytes)).transpose().fs()?;
-        if item.is_none_or(|item| item.nlink > 0) {
-            if item.is_some_and(|item| item.flags & inode_flags::RO_VERITY == 0) {
-                self.drop_verity(id, || Ok(()))?;
-            }
+        let Some(item) = item else {
             let _room = self.reserver.reserve_removal(cost::remove_orphan_item())?;
             delete_orphan_item(&self.core.begin(), id);
             return Ok(false);
-        }
+        };
         let inode = self.inodes.by_id(id, 0)?;
-        inode.write()?.orphan = Orphan::Item;
+        if item.nlink > 0 {
+            let cleaned = self.clean_named(&inode);
+            self.inodes.table().evict(inode);
+            return cleaned.map(|()| false);
+        }
+        if !take_over(&inode)? {
+            self.inodes.table().evict(inode);
+            return Ok(false);
+        }
+        self.erase_left(inode)
+    }
+
+    /// Of one that nobody can come to.
+    fn erase_left(&self, inode: Ref<Inode>) -> Result<bool> {
+        let id = inode.id;
         let most = if self.erasures.are_served() { AT_ONCE } else { usize::MAX };
         let (erasure, erased) = self.erase_whoever_claims(inode, most);
         let erased = match erased {
@@ -331,21 +344,53 @@ impl Orphans {
         Ok(erased)
     }
 
+    /// An ORPHAN_ITEM of a named inode (an interrupted truncation of older kernels, or a verity tree that was not
+    /// completed, which goes) is just removed.
+    fn clean_named(&self, inode: &Ref<Inode>) -> Result<()> {
+        let left_behind = || inode.write().map(|state| (!is_ours(&state)).then_some(state));
+        let is_whole = |state: &State| state.item.flags & inode_flags::RO_VERITY != 0;
+        self.drop_verity(inode.id, || Ok(left_behind()?.filter(|state| !is_whole(state))))?;
+        let _room = self.reserver.reserve_removal(cost::remove_orphan_item())?;
+        if let Some(_locked) = left_behind()? {
+            delete_orphan_item(&self.core.begin(), inode.id);
+        }
+        Ok(())
+    }
+
     /// The rest of the volume can be used all the same.
     fn may_stay(&self, error: &FsError) -> bool {
         error.is_of_medium() && self.core.health.writable().is_ok()
     }
 
-    /// A verity tree that was not completed goes, in steps; `lock` keeps others away in each.
-    pub(crate) fn drop_verity<L>(&self, id: InodeId, lock: impl Fn() -> Result<L>) -> Result<()> {
+    /// A verity tree that was not completed goes, in steps; `lock` keeps others away in each. `None`: it is to stay.
+    pub(crate) fn drop_verity<L>(
+        &self,
+        id: InodeId,
+        lock: impl Fn() -> Result<Option<L>>,
+    ) -> Result<()> {
         loop {
             let (_room, most) = self.reserver.reserve_removal_of_items(STEP as u64)?;
-            let _locked = lock()?;
+            let Some(_locked) = lock()? else { return Ok(()) };
             if drop_some(&self.core.begin(), id, most as usize)? {
                 return Ok(());
             }
         }
     }
+}
+
+/// False: it has a name by now, or this mount knows what becomes of it.
+fn take_over(inode: &Inode) -> Result<bool> {
+    let mut state = inode.write()?;
+    let left = state.item.nlink == 0 && !is_ours(&state);
+    if left {
+        state.orphan = Orphan::Item;
+    }
+    Ok(left)
+}
+
+/// This mount keeps an ORPHAN_ITEM for it itself, for as long as it needs one.
+fn is_ours(state: &State) -> bool {
+    state.orphan.is_one() || state.making_verity
 }
 
 /// The numbers that a tree has ORPHAN_ITEMs for.

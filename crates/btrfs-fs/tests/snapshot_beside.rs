@@ -1,7 +1,7 @@
 //! A snapshot stops nobody: while it stands still at any of its accesses to the device (the flush of its source's
 //! content, the merge, the nodes, the superblock), others make, write, read and remove files in the source, in other
 //! subvolumes and beside; and it costs the same however large its source is. Structure, not time: `spinney-bench
-//! subvolumes` measures.
+//! subvolumes` measures. What others do in it as soon as they can find it is theirs.
 
 #![allow(dead_code)]
 
@@ -9,11 +9,12 @@ mod common;
 mod harness;
 
 use blocksim::SimDevice;
-use btrfs_fs::{BtrfsFs, Caller};
-use common::{CX, Image, stat};
+use btrfs_fs::{BtrfsFs, Caller, Injection, Options, VerityWish};
+use common::{CX, Image, find, stat};
 use harness::{base, hold};
 use hold::{Gate, Hold, work_here};
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 use vfs::{FileKind, FileSystem, Ino, RenameMode};
 
@@ -117,4 +118,123 @@ fn a_large_subvolume_costs_what_a_small_one_does() {
     });
     assert!(costs[1] < costs[0] * 3 / 2 + 20, "20 files cost {}, 20,000 {}", costs[0], costs[1]);
     common::close_and_judge(&image, fs);
+}
+
+/// A volume with a subvolume `source`, and what `work` does, with the root of a snapshot of that, when others can find
+/// `copy` and what had no name in `source` is there still.
+fn entered(
+    source: impl FnOnce(&BtrfsFs, Ino),
+    work: impl Fn(&Arc<BtrfsFs>, Ino) + Send + Sync + 'static,
+) -> (Image, Arc<BtrfsFs>) {
+    let here = Arc::new(OnceLock::<Weak<BtrfsFs>>::new());
+    let there = here.clone();
+    let look = move || {
+        let fs = there.get().and_then(Weak::upgrade).expect("it is open");
+        let copy = find(&fs, fs.root(), "copy").expect("there");
+        work(&fs, copy);
+    };
+    let image = Image::new(512 << 20, &[]);
+    let injection = Injection::in_new_snapshot(look);
+    let options = Options { background: false, injection, ..Options::default() };
+    let fs = Arc::new(image.open_with(options));
+    here.set(Arc::downgrade(&fs)).expect("once");
+    let ino = subvolume(&fs, "source");
+    source(&fs, ino);
+    snapshot(&fs, ino, "copy");
+    (image, fs)
+}
+
+fn judged(image: &Image, fs: Arc<BtrfsFs>) {
+    common::close_and_judge(image, Arc::into_inner(fs).expect("nobody else has it"));
+}
+
+/// The copy in `dir`'s subvolume of an inode of another one.
+fn same_in(dir: Ino, ino: Ino) -> Ino {
+    const OBJECT: u64 = (1 << 40) - 1;
+    Ino(dir.0 & !OBJECT | ino.0 & OBJECT)
+}
+
+/// Both have an ORPHAN_ITEM by the time that the snapshot is cleaned.
+#[test]
+fn files_without_a_name_that_others_open_in_a_snapshot_at_once_stay_theirs() {
+    let opened = Arc::new(Mutex::new(Vec::new()));
+    let mine = opened.clone();
+    let inherited = Arc::new(OnceLock::new());
+    let kept = inherited.clone();
+    let source = |fs: &BtrfsFs, dir| {
+        file(fs, dir, "old", &[1; 9000]);
+        let nameless = fs.tmpfile(&CX, dir, 0o600).expect("tmpfile").attr.ino;
+        fs.write(&CX, nameless, 0, &[2; 9000], Default::default()).expect("write");
+        kept.set(nameless).expect("once");
+    };
+    let (image, fs) = entered(source, move |fs, dir| {
+        let new = fs.tmpfile(&CX, dir, 0o600).expect("tmpfile").attr.ino;
+        fs.write(&CX, new, 0, &[3; 9000], Default::default()).expect("write");
+        let old = find(fs, dir, "old").expect("there");
+        fs.unlink(&CX, dir, b"old").expect("unlink");
+        fs.sync().expect("sync");
+        mine.lock().expect("no panic").extend([new, old, dir]);
+    });
+    let [new, old, dir] = opened.lock().expect("no panic")[..] else {
+        panic!("it was called once")
+    };
+    let nameless = *inherited.get().expect("made");
+    let mut content = [0; 9000];
+    for (ino, byte) in [(new, 3), (old, 1), (nameless, 2)] {
+        assert_eq!(fs.read(ino, 0, &mut content).expect("it is open"), 9000);
+        assert_eq!(content, [byte; 9000]);
+    }
+    fs.getattr(same_in(dir, nameless)).expect_err("that of the source is erased");
+    fs.link(&CX, new, dir, b"new").expect("its first name");
+    for (ino, count) in [(new, 2), (old, 1), (nameless, 1), (dir, 1)] {
+        fs.forget(ino, count);
+    }
+    fs.sync().expect("sync");
+    judged(&image, fs);
+}
+
+/// It has an ORPHAN_ITEM until its tree is made.
+#[test]
+fn a_file_that_others_verify_in_a_snapshot_at_once_gets_its_tree() {
+    const LEN: usize = 20 << 20;
+    let (begun, begins) = channel();
+    let (ends, ended) = channel::<()>();
+    let (begins, ended) = (Mutex::new(begins), Arc::new(Mutex::new(ended)));
+    let begun = Arc::new(Mutex::new(begun));
+    let verifying = Arc::new(Mutex::new(None));
+    let handle = verifying.clone();
+    let source = |fs: &BtrfsFs, dir| _ = file(fs, dir, "file", &[7; LEN]);
+    let (image, fs) = entered(source, move |fs, dir| {
+        let ino = find(fs, dir, "file").expect("there");
+        let (fs, begun, ended) = (fs.clone(), begun.clone(), ended.clone());
+        let wish = VerityWish::of(2, 1024, b"at once", &[]).expect("a wish");
+        let verify = move || {
+            let mut asked = 0;
+            let made = fs.enable_verity_while(None, ino, &wish, &mut || {
+                asked += 1;
+                if asked == 2 {
+                    // A part of the tree is there; the rest comes when the snapshot is done.
+                    begun.lock().expect("no panic").send(()).expect("it waits");
+                    ended.lock().expect("no panic").recv().expect("it ends");
+                }
+                Ok(())
+            });
+            made.map(|()| ino)
+        };
+        *handle.lock().expect("no panic") = Some(std::thread::spawn(verify));
+        begins.lock().expect("no panic").recv().expect("it begins");
+    });
+    ends.send(()).expect("it waits");
+    let verifying = verifying.lock().expect("no panic").take().expect("it was called");
+    let ino = verifying.join().expect("no panic").expect("verified");
+    let mut content = vec![0; LEN];
+    assert_eq!(fs.read(ino, 0, &mut content).expect("by its tree"), LEN);
+    assert!(content == [7; LEN]);
+    fs.forget(ino, 1);
+    let copy = find(&fs, fs.root(), "copy").expect("there");
+    fs.forget(copy, 2);
+    fs.destroy().expect("close");
+    drop(fs);
+    // A kernel that was built without does not open it.
+    common::assert_sound(&image.path);
 }

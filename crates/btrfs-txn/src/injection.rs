@@ -50,6 +50,9 @@ pub struct Injection {
     /// Is called between two steps of a change of many items of a file, with the file locked.
     #[cfg(feature = "fault-injection")]
     between_steps: Option<Look>,
+    /// Is called when others can find a new snapshot, before it is cleaned of what had no name in its source.
+    #[cfg(feature = "fault-injection")]
+    in_new_snapshot: Option<Look>,
 }
 
 #[cfg(feature = "fault-injection")]
@@ -67,6 +70,11 @@ impl Injection {
     /// Calls `look` between two steps of a change of many items of a file, with the file locked.
     pub fn between_steps(look: impl Fn() + Send + Sync + 'static) -> Injection {
         Injection { between_steps: Some(std::sync::Arc::new(look)), ..Injection::default() }
+    }
+
+    /// Calls `look` when others can find a new snapshot, before it is cleaned of what had no name in its source.
+    pub fn in_new_snapshot(look: impl Fn() + Send + Sync + 'static) -> Injection {
+        Injection { in_new_snapshot: Some(std::sync::Arc::new(look)), ..Injection::default() }
     }
 
     /// Whether this is to go wrong.
@@ -87,6 +95,13 @@ impl Injection {
             look();
         }
     }
+
+    /// Others can find a new snapshot.
+    pub fn entered(&self) {
+        if let Some(look) = &self.in_new_snapshot {
+            look();
+        }
+    }
 }
 
 #[cfg(not(feature = "fault-injection"))]
@@ -104,6 +119,10 @@ impl Injection {
     /// Nobody looks.
     #[inline(always)]
     pub const fn stepped(&self) {}
+
+    /// Nobody looks.
+    #[inline(always)]
+    pub const fn entered(&self) {}
 }
 
 impl std::fmt::Debug for Injection {

@@ -229,7 +229,7 @@ fn give_up(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
 
 /// Whatever the volume has of a tree for a file that has none.
 fn drop_all(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
-    engine.orphans.drop_verity(inode.id, || inode.write())
+    engine.orphans.drop_verity(inode.id, || inode.write().map(Some))
 }
 
 /// EPERM: it is one, so nobody opens it to write.

@@ -43,6 +43,7 @@ pub(crate) fn snapshot(
         let form = (from, read_only);
         let to = enter(engine, caller, form, &dir, at)?;
         commit(engine, to, guard)?;
+        engine.core.injection.entered();
         // What had no name in the source has none here, and nobody who has it open.
         if let Err(error) = engine.orphans.clean_tree(to) {
             tracing::warn!(%to, %error, "inodes without a name are left in a snapshot");

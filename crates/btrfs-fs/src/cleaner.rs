@@ -169,12 +169,14 @@ impl Cleaner {
         let tiny = self.core.injection.has(Defect::TinySteps);
         let mut budget = if tiny { TINY_STEP } else { nodes };
         loop {
+            // Of each that it works on it reads a node.
+            let trees = &trees[..trees.len().min(budget as usize)];
             let cost = cost::drop_nodes(&self.core.geometry, budget, trees.len() as u64);
             let whole = cost::with(cost::Cost::default(), cost);
             let room = match self.reservations.hold(whole, Priority::Delete) {
                 Ok(room) => room,
                 Err(_) if budget > 1 => {
-                    budget /= 8;
+                    budget = (budget / 8).max(1);
                     continue;
                 }
                 Err(_) => self.reserver.reserve_removal(whole)?,

@@ -99,15 +99,17 @@ pub(crate) fn root_item() -> ActionCost {
     ActionCost { places: 1, trees: 1, bytes: ROOT, sums: 0 }
 }
 
-/// One step of a drop that reads `budget` nodes of up to `trees` trees. Each that others hold gets
+/// One step of a drop that reads `budget` nodes, one at least, of up to `trees` trees. Each that others hold gets
 /// a referrer for each of its pointers, which together are no longer than those; of each leaf all
 /// extents may die, whose checksums lie anywhere. The records themselves go out of the trees that
 /// keep account of space.
+///
+/// Of leaves there are no more than `budget`: each that is read counts, but for one behind the last that does; then
+/// that was a node on the way down to it.
 pub(crate) fn drop_nodes(geometry: &Geometry, budget: u64, trees: u64) -> ActionCost {
-    let nodes = budget + DROP_OVERSHOOT;
     let room = geometry.leaf_space() as u64;
-    let bytes = nodes * room + trees * ROOT;
-    ActionCost { places: 2 * trees, trees, bytes, sums: 2 * nodes * (room / FILE_EXTENT) }
+    let bytes = (budget + DROP_OVERSHOOT) * room + trees * ROOT;
+    ActionCost { places: 2 * trees, trees, bytes, sums: 2 * budget * (room / FILE_EXTENT) }
 }
 
 /// A step of a relocation that copies up to `copies` nodes. Each has all its referrers, and where its

@@ -1,6 +1,7 @@
 //! Removals that look for the last room, on a small volume in memory.
 
 mod crowd;
+mod drops;
 mod kept;
 mod short;
 

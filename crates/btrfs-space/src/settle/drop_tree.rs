@@ -96,6 +96,8 @@ struct Dropper<'s, 'a, R> {
     origin: Generation,
     /// Nodes that may still be read.
     budget: usize,
+    /// Leaves that dropped their pointers.
+    leaves: usize,
     /// Something changed: pausing now does not mean to begin the same again.
     progress: bool,
 }
@@ -108,12 +110,12 @@ impl<R: NodeReader> Settle<'_, R> {
         self.drop_tree_within(id, state, &mut budget.max(1))
     }
 
-    /// As `drop_tree`, for several trees in one commit: `budget` becomes what is left of it.
+    /// As `drop_tree`, for several trees in one commit, which have what is `left` of a budget.
     pub fn drop_tree_within(
         &mut self,
         id: TreeId,
         state: &mut DropState,
-        budget: &mut usize,
+        left: &mut usize,
     ) -> Result<bool> {
         assert!(!self.draining, "drops come before the drain");
         let tree = self.tree(id)?;
@@ -126,11 +128,11 @@ impl<R: NodeReader> Settle<'_, R> {
         let origin = Generation(key.offset);
         let node = self.store.node(&root.expect());
         let Some(node) = state.unless_stuck(node)? else { return Ok(false) };
-        let (most, progress) = (*budget, false);
+        let (budget, leaves, progress) = (*left, 0, false);
         let mut dropper =
-            Dropper { settle: self, state: &mut *state, id, origin, budget: most, progress };
+            Dropper { settle: self, state: &mut *state, id, origin, budget, leaves, progress };
         let flow = dropper.root(&node, resume)?;
-        *budget = dropper.budget.min(most);
+        *left = dropper.left_of(budget);
         let progress = dropper.progress;
         match flow {
             Flow::Done => {
@@ -176,6 +178,14 @@ impl<R: NodeReader> Settle<'_, R> {
 }
 
 impl<R: NodeReader> Dropper<'_, '_, R> {
+    /// What is left of a budget of `most`. Of leaves there are no more than what is gone of it, which who reserves room for
+    /// them counts on: one that is read behind it lies below a node that had the last of it.
+    fn left_of(&self, most: usize) -> usize {
+        let left = self.budget.min(most);
+        debug_assert!(self.leaves <= most - left, "each leaf took of the budget");
+        left
+    }
+
     fn refs(&mut self, logical: Logical) -> Result<(u64, bool)> {
         let mut items = TreeItems::new(self.settle.store, &self.settle.extent_root);
         let found = stored_refs(&mut items, &[&self.settle.deltas], logical)?;
@@ -236,6 +246,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         self.budget = self.budget.saturating_sub(1);
         let holder = self.holder(node, full)?;
         if node.is_leaf() {
+            self.leaves += 1;
             change_pointers(&mut self.settle.deltas, node, holder, -1)?;
         } else if let Flow::Paused(level, key) = self.children(node, holder, resume)? {
             return Ok(Flow::Paused(level, key));

@@ -12,7 +12,7 @@ use crate::qgroup::QuotaStatus;
 use crate::reserve::cost;
 use btrfs_disk::items::{QgroupStatus, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, TreeId};
+use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::ObjectId;
 use vfs::{Errno, FsError, Result};
 
@@ -28,7 +28,7 @@ pub(crate) fn enable(engine: &Engine) -> Result<()> {
     if status(engine)?.is_some() {
         return Ok(());
     }
-    begin_rescan(engine, true)
+    begin_rescan(engine, subvolumes(engine))
 }
 
 /// Begins simple quotas, which count what comes from now on. Nothing where quotas are kept.
@@ -36,11 +36,18 @@ pub(crate) fn enable_simple(engine: &Engine) -> Result<()> {
     let _one_at_a_time = engine.lock_subvolumes()?;
     match status(engine)? {
         Some(_) => Ok(()),
-        None => put_status(engine, qgroup_status::ON | qgroup_status::SIMPLE, true),
+        None => {
+            let flags = qgroup_status::ON | qgroup_status::SIMPLE;
+            put_status(engine, flags, subvolumes(engine))
+        }
     }
 }
 
-/// Begins to count all anew. ENOTCONN without quotas, EINPROGRESS where that is under way, EINVAL where
+fn subvolumes(engine: &Engine) -> u64 {
+    engine.core.roots().trees.sum().trees
+}
+
+/// Begins to count all anew, with a group for each subvolume that has none. ENOTCONN without quotas, EINPROGRESS where that is under way, EINVAL where
 /// they are simple.
 pub(crate) fn rescan(engine: &Engine) -> Result<()> {
     let _one_at_a_time = engine.lock_subvolumes()?;
@@ -48,8 +55,18 @@ pub(crate) fn rescan(engine: &Engine) -> Result<()> {
         None => Err(Errno::ENOTCONN.into()),
         Some(QuotaStatus { simple: true, .. }) => Err(Errno::EINVAL.into()),
         Some(QuotaStatus { rescan: Some(_), .. }) => Err(FsError::Posix(Errno::EINPROGRESS)),
-        Some(_) => begin_rescan(engine, false),
+        Some(_) => begin_rescan(engine, without_group(engine)),
     }
+}
+
+/// How many subvolumes may have no group.
+fn without_group(engine: &Engine) -> u64 {
+    let (roots, view) = (engine.core.roots(), engine.core.view());
+    let alive =
+        roots.trees.iter().filter(|(id, root)| id.is_subvolume() && !root.item.is_deleted());
+    let group = |id: TreeId| Key::new(0, kind::QGROUP_INFO, id.0);
+    let has_one = |id| view.get(TreeId::QUOTA, &group(id)).is_ok_and(|info| info.is_some());
+    alive.filter(|(id, _)| !has_one(*id)).count() as u64
 }
 
 /// Returns when no rescan is under way: each commit goes a step on. EUCLEAN where numbers are not right then. What
@@ -89,20 +106,18 @@ pub(crate) fn disable(engine: &Engine) -> Result<()> {
     engine.committer.commit_written_back()
 }
 
-fn begin_rescan(engine: &Engine, all_groups: bool) -> Result<()> {
+fn begin_rescan(engine: &Engine, groups: u64) -> Result<()> {
     let flags = qgroup_status::ON | qgroup_status::RESCAN | qgroup_status::INCONSISTENT;
-    put_status(engine, flags, all_groups)?;
+    put_status(engine, flags, groups)?;
     // It goes on in the background.
     engine.core.requests.wake_for_chunks();
     Ok(())
 }
 
-/// Commits a status; with `all_groups` those of all subvolumes come with it.
-fn put_status(engine: &Engine, flags: u64, all_groups: bool) -> Result<()> {
+/// Commits a status; so many groups of subvolumes come with it.
+fn put_status(engine: &Engine, flags: u64, groups: u64) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let item = QgroupStatus { version: 1, flags, ..QgroupStatus::default() };
-    let subvolumes = engine.core.roots().trees.sum().trees;
-    let groups = if all_groups { subvolumes } else { 0 };
     let reservation = engine.reserver.reserve(cost::quota_groups(groups))?;
     let op = engine.core.begin();
     let value = item.to_vec().into();

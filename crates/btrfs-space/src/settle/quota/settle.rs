@@ -46,6 +46,10 @@ pub(crate) struct QuotaCommit {
     written: Vec<(GroupId, Key)>,
     /// Groups that operations took away.
     pub(super) destroyed: Vec<GroupId>,
+    /// An operation begins a rescan, with room for groups that are missing.
+    rescans: bool,
+    /// Subvolumes that have a group behind this commit, then.
+    living: Vec<TreeId>,
 }
 
 /// What becomes of items of the quota tree.
@@ -174,7 +178,11 @@ impl<R: NodeReader> Settle<'_, R> {
                 }
                 kind::QGROUP_INFO if !comes => quota.destroyed.push(key.offset),
                 kind::QGROUP_LIMIT if comes => quota.written.push((key.offset, *key)),
-                kind::QGROUP_STATUS => quota.counted = quota.counted.min(counted_then(edit)),
+                kind::QGROUP_STATUS => {
+                    let counted = counted_then(edit);
+                    quota.rescans |= counted == 0;
+                    quota.counted = quota.counted.min(counted);
+                }
                 _ => {}
             }
         }
@@ -229,8 +237,15 @@ impl<R: NodeReader> Settle<'_, R> {
     /// Brings the quota tree up to what this commit leaves. All edits of subvolumes come before. True: a rescan has
     /// not come to its end.
     pub(crate) fn settle_quotas(&mut self) -> Result<bool> {
-        let Some(quota) = self.quota.take() else { return Ok(false) };
+        let Some(mut quota) = self.quota.take() else { return Ok(false) };
         self.deltas.order_touched();
+        if quota.rescans {
+            // Where the root tree is damaged it goes without them.
+            quota.living = match self.subvolumes(false) {
+                Err(error) if error.is_damage() => Vec::new(),
+                living => living?,
+            };
+        }
         let root = self.root(TreeId::QUOTA)?;
         let (edits, counting) = {
             let reader = self.reader();
@@ -248,7 +263,7 @@ impl<R: NodeReader> Settle<'_, R> {
                 Ok(visited) => self.quota_extents = visited,
                 // Said by the status; the drain says it of all that matters for more than numbers.
                 Err(error) if error.is_damage() => {
-                    edits.clear();
+                    self.groups_alone(&quota, &mut items, &mut edits)?;
                     mark_inconsistent(&mut status);
                 }
                 Err(error) => return Err(error),
@@ -293,6 +308,26 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         self.gone_groups(quota, items, edits)?;
         Ok(visited)
+    }
+
+    /// What comes and goes with subvolumes, where nothing is known of numbers: no later commit makes up for it.
+    fn groups_alone(
+        &self,
+        quota: &QuotaCommit,
+        items: &mut dyn Items,
+        edits: &mut Edits,
+    ) -> Result<()> {
+        edits.clear();
+        let made = self.new_groups(quota, items, edits);
+        let made = made.and_then(|()| without_group(quota, items, edits));
+        match made.and_then(|()| self.gone_groups(quota, items, edits)) {
+            // It is the quota tree that is damaged: the status at least.
+            Err(error) if error.is_damage() => {
+                edits.clear();
+                Ok(())
+            }
+            made => made,
+        }
     }
 
     /// Whether the numbers of before are kept on, and whether a rescan begins, which needs to know nothing of before.
@@ -358,25 +393,34 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(visited)
     }
 
-    /// Groups of new subvolumes; a snapshot has the limits of its source, but where quotas are simple.
+    /// Groups of new subvolumes; a snapshot has the limits of its source, but where quotas are simple. And those that are
+    /// missing where a rescan begins.
     pub(super) fn new_groups(
         &self,
         quota: &QuotaCommit,
         items: &mut dyn Items,
         edits: &mut Edits,
     ) -> Result<()> {
+        let put = |edits: &mut Edits, tree: TreeId, limit: Option<Box<[u8]>>| {
+            let info = QgroupInfo { generation: self.generation().0, ..QgroupInfo::default() };
+            let limit = limit.unwrap_or_else(|| QgroupLimit::default().to_vec().into());
+            edits.insert(info_key(tree.0), Edit::Put(info.to_vec().into()));
+            edits.insert(limit_key(tree.0), Edit::Put(limit));
+        };
         for (tree, source) in &quota.planted {
             if info(items, tree.0)?.is_some() {
                 continue;
             }
-            let info = QgroupInfo { generation: self.generation().0, ..QgroupInfo::default() };
             let limit = match source {
                 Some(source) if quota.simple.is_none() => limit_with(items, edits, source.0)?,
                 _ => None,
             };
-            let limit = limit.unwrap_or_else(|| QgroupLimit::default().to_vec().into());
-            edits.insert(info_key(tree.0), Edit::Put(info.to_vec().into()));
-            edits.insert(limit_key(tree.0), Edit::Put(limit));
+            put(edits, *tree, limit);
+        }
+        for tree in &quota.living {
+            if info_with(items, edits, tree.0)?.is_none() {
+                put(edits, *tree, limit_with(items, edits, tree.0)?);
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use btrfs_fs::{BtrfsFs, Caller, LimitChange, Options};
 use common::kernel::{btrfs, kernel};
 use common::{CX, Image};
 use testkit::PosixFs;
-use testkit::oracle::{self, run};
+use testkit::oracle::{self, KernelMount, run};
 use vfs::{FileKind, FileSystem, FsError, Ino, SetAttr};
 
 const MIB: u64 = 1 << 20;
@@ -175,6 +175,24 @@ fn new_names(fs: &dyn FileSystem, limit: &dyn Fn(Option<u64>)) -> Vec<(u64, [Res
     (0..10).map(left).collect()
 }
 
+/// So many bytes are left below the limit of `a`, or it has none.
+fn kernels_limit(mount: &KernelMount, left: Option<u64>) {
+    let shown = run("btrfs", &["qgroup", "show", "--raw", &mount.path().to_string_lossy()]);
+    let line = shown.stdout.lines().find(|line| line.starts_with("0/256 "));
+    let words = line.expect("its group").split_whitespace();
+    let used: u64 = words.skip(1).find_map(|word| word.parse().ok()).expect("bytes");
+    let most = left.map_or("none".into(), |left| (used + left).to_string());
+    btrfs(mount, &["qgroup", "limit", &most, "0/256", "/"]);
+}
+
+fn our_limit(fs: &BtrfsFs, left: Option<u64>) {
+    let group = "0/256".parse().unwrap();
+    let used = fs.qgroups_from(group, 1).expect("groups")[0].referenced;
+    let change =
+        LimitChange { referenced: Some(left.map(|left| used + left)), ..Default::default() };
+    fs.limit_qgroup(group, &change).expect("limit");
+}
+
 /// The kernel asks for a node for each item that a new name changes.
 #[test]
 fn new_names_at_the_limit_are_refused_as_the_kernels() {
@@ -183,26 +201,75 @@ fn new_names_at_the_limit_are_refused_as_the_kernels() {
     let copy = common::crashed(&image, "copy.img");
     let theirs = kernel(&copy, "noatime", |mount| {
         let fs = PosixFs::open(mount.path()).expect("open the kernel's mount");
-        new_names(&fs, &|left| {
-            let shown = run("btrfs", &["qgroup", "show", "--raw", &mount.path().to_string_lossy()]);
-            let line = shown.stdout.lines().find(|line| line.starts_with("0/256 "));
-            let words = line.expect("its group").split_whitespace();
-            let used: u64 = words.skip(1).find_map(|word| word.parse().ok()).expect("bytes");
-            let most = left.map_or("none".into(), |left| (used + left).to_string());
-            btrfs(mount, &["qgroup", "limit", &most, "0/256", "/"]);
-        })
+        new_names(&fs, &|left| kernels_limit(mount, left))
     });
     let fs = image.open_checked(Options { background: false, ..Options::default() });
-    let group = "0/256".parse().unwrap();
-    let ours = new_names(&fs, &|left| {
-        let used = fs.qgroups_from(group, 1).expect("groups")[0].referenced;
-        let change =
-            LimitChange { referenced: Some(left.map(|left| used + left)), ..Default::default() };
-        fs.limit_qgroup(group, &change).expect("limit");
-    });
+    let ours = new_names(&fs, &|left| our_limit(&fs, left));
     assert_eq!(ours, theirs);
     let refused = Err(libc::EDQUOT);
     assert_eq!((theirs[0].1, theirs[9].1), ([refused; 3], [Ok(()); 3]));
+    fs.destroy().expect("close");
+    drop(fs);
+    numbers_are_right(&image);
+}
+
+/// Which new subvolumes, and which snapshots of `free`, are refused in `a` where so many nodes are left below its limit.
+fn new_subvolumes(
+    limit: &dyn Fn(Option<u64>),
+    make: &dyn Fn(bool, &str) -> Result<(), i32>,
+) -> Vec<(u64, [Result<(), i32>; 2])> {
+    let left = |nodes: u64| {
+        let tried = [false, true].map(|snapshot| {
+            limit(Some(nodes * NODE));
+            let made = make(snapshot, &format!("s{snapshot}{nodes}"));
+            limit(None);
+            made
+        });
+        (nodes, tried)
+    };
+    (0..6).map(left).collect()
+}
+
+fn made_by_kernel(mount: &KernelMount, snapshot: bool, name: &str) -> Result<(), i32> {
+    let to = mount.join("a").join(name).to_string_lossy().into_owned();
+    let from = mount.join("free").to_string_lossy().into_owned();
+    let report = match snapshot {
+        true => run("btrfs", &["subvolume", "snapshot", &from, &to]),
+        false => run("btrfs", &["subvolume", "create", &to]),
+    };
+    btrfs(mount, &["filesystem", "sync", "/"]);
+    let refused = report.stderr.contains("Disk quota exceeded");
+    assert!(report.success() != refused, "{}", report.text());
+    if refused { Err(libc::EDQUOT) } else { Ok(()) }
+}
+
+fn made_by_us(fs: &BtrfsFs, snapshot: bool, name: &str) -> Result<(), i32> {
+    let (caller, dir) = (Caller::root(), find(fs, "a"));
+    let made = match snapshot {
+        true => fs.snapshot(&caller, find(fs, "free"), dir, name.as_bytes(), false),
+        false => fs.create_subvolume(&caller, dir, name.as_bytes()),
+    };
+    let made = made.map(|made| fs.forget(made.1.attr.ino, 1)).map_err(|error| error.errno());
+    fs.sync().expect("commit");
+    made
+}
+
+/// Their names come into a subvolume like others.
+#[test]
+fn new_subvolumes_at_the_limit_are_refused_as_the_kernels() {
+    testkit::require!(kernel_btrfs);
+    let image = volume("2/1", false);
+    let copy = common::crashed(&image, "copy.img");
+    let theirs = kernel(&copy, "noatime", |mount| {
+        let make = |snapshot, name: &str| made_by_kernel(mount, snapshot, name);
+        new_subvolumes(&|left| kernels_limit(mount, left), &make)
+    });
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    let make = |snapshot, name: &str| made_by_us(&fs, snapshot, name);
+    let ours = new_subvolumes(&|left| our_limit(&fs, left), &make);
+    assert_eq!(ours, theirs);
+    let refused = Err(libc::EDQUOT);
+    assert_eq!((theirs[0].1, theirs[5].1), ([refused; 2], [Ok(()); 2]));
     fs.destroy().expect("close");
     drop(fs);
     numbers_are_right(&image);

@@ -14,7 +14,7 @@ use crate::ops::create::{
 use crate::ops::lookup::entry;
 use crate::ops::quota::groups;
 use crate::options::compression::PROPERTY;
-use crate::reserve::cost;
+use crate::reserve::{QuotaReservation, cost};
 use crate::subvol::{Caller, NewSubvolume};
 use crate::xattrs;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
@@ -25,6 +25,14 @@ use btrfs_txn::Op;
 use btrfs_txn::delta::TreeAction;
 use inode_index::Ref;
 use vfs::{Entry, Errno, FsError, Result};
+
+/// Items of the subvolume that its name comes into which change: the directory, and its entry by hash and by index.
+const ITEMS: u64 = 3;
+
+/// EDQUOT: a limit of the subvolume that the name comes into forbids it. It may commit.
+pub(super) fn name_within_limits(engine: &Engine, dir: InodeId) -> Result<QuotaReservation<'_>> {
+    engine.reserver.name_within_limits(dir.tree, ITEMS)
+}
 
 /// Checks what names and room any new subvolume needs in its directory, which is locked.
 pub(super) fn check_place(
@@ -127,6 +135,7 @@ pub(crate) fn create(
     let dir = writable_dir(engine, new.parent)?;
     let geometry = &engine.core.geometry;
     let made = cost::create(geometry, name.len(), 0, true) + cost::subvolume_name(name.len());
+    let _promise = name_within_limits(engine, dir.id)?;
     let _one_at_a_time = engine.lock_subvolumes()?;
     let above = groups::inherited(engine, dir.id.tree, new.groups)?;
     let made = made + cost::quota_relations(above.len() as u64);

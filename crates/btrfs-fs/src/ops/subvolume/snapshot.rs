@@ -1,6 +1,6 @@
 //! A snapshot: of the moment at which its epoch is sealed.
 
-use super::create::{check_place, forget, put_name};
+use super::create::{check_place, forget, name_within_limits, put_name};
 use super::permission::must_own;
 use super::uuids::{Note, notable};
 use super::{commit_unknown, must_live};
@@ -32,6 +32,7 @@ pub(crate) fn snapshot(
     let dir = writable_dir(engine, at.parent)?;
     let (from, subvolume) = source_of(engine, caller, source)?;
     commit_unknown(engine, from)?;
+    let _promise = name_within_limits(engine, dir.id)?;
     let to = {
         let _one_at_a_time = engine.lock_subvolumes()?;
         must_live(&subvolume)?;

@@ -17,7 +17,8 @@ use fuzzing::hostile::base::{Base, options};
 use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::leaf::Leaf;
 use lost::{
-    Items, content_stays, flip, is_sound, leaves, leaves_of, open, told, volume, volume_with,
+    Items, content_stays, flip, is_sound, leaves, leaves_of, open, set_owner, told, volume,
+    volume_with,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -331,6 +332,47 @@ fn a_deleted_subvolume_that_is_damaged_stays_in_part() {
     let fs = open(&base.device);
     assert!(fs.sync_deleted(&[], None).expect("now they go"));
     assert!(files_of(&fs, "kept") == kept);
+    fs.destroy().expect("close");
+    drop(fs);
+    is_sound(&base);
+}
+
+/// The same of one that has a node which says that it is another tree's: whose its pointers are is not known.
+#[test]
+fn a_deleted_subvolume_with_a_node_of_another_tree_stays_in_part() {
+    let files = [("large", 300), ("small", 2)];
+    let mut ids = Vec::new();
+    let base = volume(|fs| {
+        for (sub, files) in files {
+            let made = fs.create_subvolume(&Caller::root(), fs.root(), sub.as_bytes());
+            let (id, entry) = made.expect("create");
+            for n in 0..files {
+                let dir = entry.attr.ino;
+                fs.mknod(&CX, dir, name(n).as_bytes(), FileKind::File, 0o644, 0).expect("create");
+            }
+            ids.push(TreeId(id.0));
+        }
+    });
+    let leaf = |tree: &TreeId| leaves_of(&base, |of| of == *tree, |_| true);
+    let strange: Vec<_> =
+        ids.iter().map(|tree| (leaf(tree).pop().expect("a leaf").1, *tree)).collect();
+    strange.iter().for_each(|(at, _)| set_owner(&base, *at, TreeId::FS));
+    let fs = open(&base.device);
+    for (sub, _) in files {
+        let which = Delete::Name(fs.root(), sub.as_bytes());
+        fs.delete_subvolume(&Caller::root(), which).expect("delete");
+    }
+    for round in 0..2 {
+        told(fs.sync_deleted(&[], None), "they do not go");
+        assert_eq!(fs.read_only_reason(), None);
+        new_file(&fs, &format!("new-{round}"), &[5; 5000]);
+        fs.sync().expect("commit");
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    strange.iter().for_each(|(at, tree)| set_owner(&base, *at, *tree));
+    let fs = open(&base.device);
+    assert!(fs.sync_deleted(&[], None).expect("now they go"));
     fs.destroy().expect("close");
     drop(fs);
     is_sound(&base);

@@ -66,6 +66,16 @@ pub fn flip(base: &Base, logical: u64) {
     }
 }
 
+/// What the node at `logical` says of the tree that it is a node of.
+pub fn set_owner(base: &Base, logical: u64, tree: TreeId) {
+    let mut bytes = base.node_bytes(&*base.device, Logical(logical));
+    bytes[88..96].copy_from_slice(&tree.0.to_le_bytes());
+    base.geometry.csum.seal(&mut bytes);
+    for at in base.copies(Logical(logical)) {
+        base.device.write_at(at, &bytes).expect("in range");
+    }
+}
+
 pub fn is_sound(base: &Base) {
     common::judge_device(base.device.clone(), btrfs_check::Severity::Warning);
 }

@@ -232,19 +232,22 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             self.drop_ref(node.logical(), node.level(), owner);
             return Ok(Flow::Done);
         }
-        self.node(node, full, owner, resume)
+        let holder = self.holder(node, full);
+        let Some(holder) = self.state.unless_stuck(holder)? else {
+            return Ok(Flow::Paused(node.level(), Key::MIN));
+        };
+        self.node(node, holder, owner, resume)
     }
 
-    /// A node that this tree alone holds, by `owner`: its pointers, then itself.
+    /// A node that this tree alone holds, by `owner`: its pointers, which are held by `holder`, then itself.
     fn node(
         &mut self,
         node: &Arc<Node>,
-        full: bool,
+        holder: Holder,
         owner: RefOwner,
         resume: Option<Resume>,
     ) -> Result<Flow> {
         self.budget = self.budget.saturating_sub(1);
-        let holder = self.holder(node, full)?;
         if node.is_leaf() {
             self.leaves += 1;
             change_pointers(&mut self.settle.deltas, node, holder, -1)?;
@@ -314,7 +317,9 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             let node = self.read(&at, level);
             let Some(node) = self.state.unless_stuck(node)? else { return paused() };
             if refs == 1 {
-                return self.node(&node, full, owner, resume);
+                let holder = self.holder(&node, full);
+                let Some(holder) = self.state.unless_stuck(holder)? else { return paused() };
+                return self.node(&node, holder, owner, resume);
             }
             if !self.convert(&node)? {
                 return paused();

@@ -29,18 +29,23 @@ pub(crate) fn make(engine: &Engine) -> Result<()> {
     let entries = entries(&roots, engine.core.geometry.max_item_size());
     let bytes = entries.iter().map(|(_, ids)| ids.len() as u64).sum();
     let action = cost::uuid_tree(&engine.core.geometry, entries.len() as u64, bytes);
-    let room = match reserve(engine, action) {
-        Err(error) if error.errno() == libc::ENOSPC => {
-            tracing::warn!("no room for a UUID tree; the next mount tries again");
-            return Ok(());
-        }
-        room => room?,
-    };
-    engine.core.begin().act(TreeAction::MakeUuidTree(entries.into()), action);
-    drop(room);
-    engine.committer.commit()?;
-    tracing::info!("made a UUID tree; the volume had none");
+    match commit_new(engine, TreeAction::MakeUuidTree(entries.into()), action) {
+        Err(error) if error.errno() == libc::ENOSPC => {}
+        committed => committed?,
+    }
+    match engine.core.roots().get(TreeId::UUID) {
+        Some(_) => tracing::info!("made a UUID tree; the volume had none"),
+        // Nor does a later commit try it: what was noted until then would not be in the tree.
+        None => tracing::warn!("no room for a UUID tree; the next mount tries again"),
+    }
     Ok(())
+}
+
+fn commit_new(engine: &Engine, tree: TreeAction, cost: ActionCost) -> Result<()> {
+    let room = reserve(engine, cost)?;
+    engine.core.begin().act(tree, cost);
+    drop(room);
+    engine.committer.commit()
 }
 
 fn reserve(engine: &Engine, action: ActionCost) -> Result<Reservation<'_>> {
@@ -90,5 +95,41 @@ impl BtrfsFs {
         drop(room);
         engine.committer.commit()?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Caller;
+    use crate::reserve::tests::volume;
+    use vfs::FileSystem;
+
+    /// And so do later commits, which would have a tree without what came meanwhile.
+    #[test]
+    fn a_mount_whose_commit_finds_no_room_does_without() {
+        let fs = volume(128, 4096);
+        let create = |name: &[u8]| {
+            let made = fs.create_subvolume(&Caller::root(), fs.root(), name).expect("create");
+            fs.forget(made.1.attr.ino, 1);
+        };
+        create(b"before");
+        assert!(fs.clear_uuid_tree().expect("it is cleared"));
+        let (engine, space) = (&fs.engine, fs.space());
+        let has_one = || engine.core.roots().get(TreeId::UUID).is_some();
+        space.fail_allocations(space.allocations()..u64::MAX);
+        make(engine).expect("a mount goes on");
+        space.fail_allocations(0..0);
+        create(b"meanwhile");
+        fs.sync().expect("sync");
+        assert!(!has_one(), "the next mount makes it");
+        make(engine).expect("there is room");
+        let (roots, view) = (engine.core.roots(), engine.core.view());
+        let all = entries(&roots, engine.core.geometry.max_item_size());
+        assert!(has_one() && all.len() >= 2);
+        for (key, ids) in all {
+            assert_eq!(view.get(TreeId::UUID, &key).expect("read").as_deref(), Some(&*ids));
+        }
+        fs.destroy().expect("close");
     }
 }

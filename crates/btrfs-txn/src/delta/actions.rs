@@ -287,7 +287,7 @@ impl TreeActions {
         let mut actions = below.actions.lock().clone();
         actions.extend(above.actions.lock().iter().cloned());
         actions.retain(|(action, _)| match action {
-            TreeAction::Drop { .. } => false,
+            TreeAction::Drop { .. } | TreeAction::MakeUuidTree(_) => false,
             TreeAction::Move(order) => order.is_wanted(),
             _ => true,
         });

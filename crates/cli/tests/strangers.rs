@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::mount::{Mount, lacks_fuse};
-use common::{Image, assert_clean, eventually, fine, sh};
+use common::mount::{Mount, lacks_fuse, place};
+use common::{Image, assert_clean, eventually, fine, sh, text};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
@@ -118,4 +118,54 @@ fn many_connections_of_strangers_cost_little_and_hold_up_nobody() {
     mount.umount();
     assert_clean(&image.path);
     assert_eq!(fine(&["cat", &image.at("/x")]), "x");
+}
+
+/// Takes the abstract name of a mount that is to come, and keeps it until its input ends.
+const SQUATTER: &str = r#"
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.bind("\0spinney/mount/" + sys.argv[1])
+s.listen(1)
+print("has it", flush=True)
+sys.stdin.read()
+"#;
+
+/// He kept everybody from remounting it, from a second mount and from waiting for its end.
+#[test]
+fn a_stranger_has_the_name_of_roots_mount_before_it_comes() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let program = format!("cd / && PATH={SEEN_BY_ALL} {} -c ''", AS.join(" "));
+    if !sh(&program).status.success() {
+        testkit::skip!("no setpriv here, or no python3 for everybody");
+    }
+    let image = Image::new("strangers-name");
+    let made = sh(&format!("losetup --find --show {}", image.word()));
+    if !made.status.success() {
+        testkit::skip!("no loop device here");
+    }
+    let device = text(&made.stdout).trim().to_owned();
+    let number = format!("7:{}", device.trim_start_matches("/dev/loop"));
+    let mut command = Command::new("setpriv");
+    command.args(&AS[1..]).args(["-c", SQUATTER, &number]).env("PATH", SEEN_BY_ALL);
+    command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut squatter = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(squatter.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "has it\n");
+    let ((point, word), (_, second)) = (place(&image, "point"), place(&image, "second"));
+    fine(&["mount", "--log", &image.dir.join("log").display().to_string(), &device, &word]);
+    let found = fs::metadata(&point).unwrap().dev();
+    assert_eq!(format!("{}:{}", libc::major(found), libc::minor(found)), number);
+    for options in ["remount,ro", "remount,rw"] {
+        assert_eq!(fine(&["mount", "-o", options, &word]), "");
+    }
+    fine(&["mount", &device, &second]);
+    fs::write(point.join("x"), "x").unwrap();
+    fine(&["umount", &second, &word]);
+    assert_eq!(fine(&["cat", &format!("{device}:/x")]), "x");
+    drop(squatter.stdin.take());
+    assert!(squatter.wait().unwrap().success());
+    assert!(sh(&format!("losetup --detach {device}")).status.success());
+    assert_clean(&image.path);
 }

@@ -1,17 +1,18 @@
 //! How `spinney umount` learns that a volume is closed, and whether that went well.
 //!
-//! The server listens on an abstract socket whose name has the mount's device number.
+//! The server listens on sockets whose names have the mount's device number (`meeting.rs`).
 //! Who connects is told one line when the volume is closed and the image unlocked:
 //! `closed`, or `failed: ` and why. Before that he may ask, by a line that is answered with a
 //! line: for `status` (`again.rs`), to `follow` what the kernel's mount says, to hold what is sent (`sending.rs`). An end without a
 //! line means that the server died. The kernel gives a number away again as soon as the mount is
 //! gone, which may be long before the volume is closed: so the name is given up by then.
 //!
-//! Anybody can connect: such a name has no owner and no mode. Strangers, who are neither root nor
+//! Anybody can connect. Strangers, who are neither root nor
 //! the server's own user, can learn what everybody may know, and change nothing.
 //!
 //! The socket is a convenience: without it everything works but the waiting.
 
+use super::meeting;
 use super::receive::{RECEIVE, Receivers};
 use super::sandbox;
 use super::sending::Holds;
@@ -22,8 +23,7 @@ use btrfs_fs::BtrfsFs;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,13 +32,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// So often who waits looks at how the server is.
 const LOOK: Duration = Duration::from_millis(50);
-
-fn address(device: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("spinney/mount/{device}"))
-}
-
-/// Another server whose mount had the same number needs a moment to notice its end.
-const TO_LISTEN: Duration = Duration::from_secs(2);
 
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,42 +74,47 @@ type Waiters = Arc<Mutex<HashMap<usize, UnixStream>>>;
 
 /// The server's side.
 pub struct Control {
-    listener: Option<UnixListener>,
+    listeners: Vec<UnixListener>,
     waiters: Waiters,
 }
 
 impl Control {
     /// `device` is the mount's `major:minor`.
     pub fn listen(device: &str, hearing: Hearing) -> io::Result<Control> {
-        let listener = bind(&address(device)?)?;
-        let waiters = Waiters::default();
-        let control = Control { listener: Some(listener.try_clone()?), waiters: waiters.clone() };
-        sandbox::spawn("control", move || {
-            // Ends when `close` has made the listener non-blocking.
-            for number in 0.. {
-                match listener.accept() {
-                    Ok((stream, _)) => take(number, stream, &waiters, &hearing),
-                    Err(error) if is_passing(&error) => thread::sleep(ANOTHER_TRY),
-                    Err(_) => break,
+        let listeners = meeting::listen(device)?;
+        let (waiters, count) = (Waiters::default(), listeners.len());
+        let mut control = Control { listeners: Vec::new(), waiters: waiters.clone() };
+        for (at, listener) in listeners.into_iter().enumerate() {
+            control.listeners.push(listener.try_clone()?);
+            let (waiters, hearing) = (waiters.clone(), hearing.clone());
+            sandbox::spawn("control", move || {
+                // Ends when `close` has made the listener non-blocking.
+                for number in (at..).step_by(count) {
+                    match listener.accept() {
+                        Ok((stream, _)) => take(number, stream, &waiters, &hearing),
+                        Err(error) if is_passing(&error) => thread::sleep(ANOTHER_TRY),
+                        Err(_) => break,
+                    }
                 }
-            }
-        })?;
+            })?;
+        }
         Ok(control)
     }
 
     /// The mount is gone. Who connected waits for the end; from now on the number, and with
     /// it the name, can be another server's.
     pub fn close(&mut self) {
-        let Some(listener) = self.listener.take() else { return };
         let mut waiting = HashMap::new();
-        // Some may have connected a moment ago.
-        if listener.set_nonblocking(true).is_ok() {
-            while let Ok((stream, _)) = listener.accept() {
-                waiting.insert(usize::MAX - waiting.len(), stream);
+        for listener in std::mem::take(&mut self.listeners) {
+            // Some may have connected a moment ago.
+            if listener.set_nonblocking(true).is_ok() {
+                while let Ok((stream, _)) = listener.accept() {
+                    waiting.insert(usize::MAX - waiting.len(), stream);
+                }
             }
+            // Wakes the thread, which holds the other copy.
+            sys::shut_down(&listener);
         }
-        // Wakes the thread, which holds the other copy.
-        sys::shut_down(&listener);
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner).extend(waiting);
     }
 
@@ -199,18 +197,6 @@ fn hear<'h>(
     None
 }
 
-fn bind(address: &SocketAddr) -> io::Result<UnixListener> {
-    let deadline = Instant::now() + TO_LISTEN;
-    loop {
-        match UnixListener::bind_addr(address) {
-            Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(10));
-            }
-            other => return other,
-        }
-    }
-}
-
 /// How a server ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
@@ -226,17 +212,13 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// `None` if nobody serves that mount. The name is anybody's to take: who listens must be
-    /// the user who mounted it.
+    /// `None` if nobody serves that mount. Who listens must be the user who mounted it.
     pub fn of(entry: &MountEntry) -> Option<Waiter> {
-        let waiter = Waiter::connect(&entry.device)?;
-        let (_, user) = sys::peer(&waiter.stream).ok()?;
-        (Some(user) == entry.user()).then_some(waiter)
+        Waiter::connect(&entry.device, entry.user()?)
     }
 
-    fn connect(device: &str) -> Option<Waiter> {
-        let stream = UnixStream::connect_addr(&address(device).ok()?).ok()?;
-        Some(Waiter { stream })
+    fn connect(device: &str, user: u32) -> Option<Waiter> {
+        Some(Waiter { stream: meeting::connect(device, user)? })
     }
 
     /// The server's process.
@@ -332,6 +314,10 @@ mod tests {
         format!("test-{test}-{}", std::process::id())
     }
 
+    fn connect(device: &str) -> Option<Waiter> {
+        Waiter::connect(device, sys::user_and_group().0)
+    }
+
     fn answers() -> Hearing {
         let answers: Answers = Arc::new(|question, _| format!("{question}?\nyes"));
         Hearing { answers, receivers: None, fs: Weak::new() }
@@ -341,11 +327,11 @@ mod tests {
     fn questions_are_answered_and_the_end_is_told_all_the_same() {
         let device = device("asked");
         let control = Control::listen(&device, answers()).unwrap();
-        let waiter = Waiter::connect(&device).unwrap();
+        let waiter = connect(&device).unwrap();
         assert_eq!(waiter.ask("status", PATIENCE).as_deref(), Some("status? yes"));
         assert_eq!(waiter.ask("more", PATIENCE).as_deref(), Some("more? yes"));
         for _ in 0..10 {
-            Waiter::connect(&device).unwrap().ask("x", PATIENCE).unwrap();
+            connect(&device).unwrap().ask("x", PATIENCE).unwrap();
         }
         let kept = || control.waiters.lock().unwrap().len();
         let deadline = Instant::now() + PATIENCE;
@@ -394,9 +380,9 @@ mod tests {
     #[test]
     fn waiters_hear_the_end() {
         let device = device("end");
-        assert!(Waiter::connect(&device).is_none());
+        assert!(connect(&device).is_none());
         let control = Control::listen(&device, answers()).unwrap();
-        let waiters: Vec<_> = (0..3).map(|_| Waiter::connect(&device).unwrap()).collect();
+        let waiters: Vec<_> = (0..3).map(|_| connect(&device).unwrap()).collect();
         assert_eq!(waiters[0].server(), Some(std::process::id() as i32));
         control.finish(&Err("no\nspace".into()));
         for waiter in waiters {
@@ -409,10 +395,10 @@ mod tests {
     fn a_number_that_is_free_again_is_the_next_servers() {
         let device = device("again");
         let mut first = Control::listen(&device, answers()).unwrap();
-        let of_first = Waiter::connect(&device).unwrap();
+        let of_first = connect(&device).unwrap();
         first.close();
         let second = Control::listen(&device, answers()).unwrap();
-        let of_second = Waiter::connect(&device).unwrap();
+        let of_second = connect(&device).unwrap();
         first.finish(&Err("first".into()));
         assert_eq!(of_first.wait(|| {}), End::Failed("first".into()));
         second.finish(&Ok(()));
@@ -422,8 +408,8 @@ mod tests {
     #[test]
     fn a_server_that_says_nothing_died() {
         let device = device("died");
-        let listener = UnixListener::bind_addr(&address(&device).unwrap()).unwrap();
-        let waiter = Waiter::connect(&device).unwrap();
+        let listener = UnixListener::bind_addr(&meeting::address(&device).unwrap()).unwrap();
+        let waiter = connect(&device).unwrap();
         drop(listener);
         assert_eq!(waiter.wait(|| {}), End::Died);
     }

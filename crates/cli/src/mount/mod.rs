@@ -2,7 +2,7 @@
 //!
 //! `options` understands `-o`, `background` splits the process, `guard` watches over the
 //! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
-//! that ended, `log` keeps what the server has to say. `remount` follows the kernel's `flags`, and
+//! that ended (where they meet `meeting` knows), `log` keeps what the server has to say. `remount` follows the kernel's `flags`, and
 //! `changes` knows which other options may change. `sandbox` takes from the server what it does
 //! not need to serve, `receive` plays streams on the volume that is served, `sending` holds what is
 //! sent, and `monitor` is a process that does the rest for it. `begin` has a mount begin at its
@@ -20,6 +20,7 @@ mod flags;
 pub mod guard;
 pub mod log;
 pub mod machine;
+mod meeting;
 mod memory;
 mod monitor;
 pub mod options;

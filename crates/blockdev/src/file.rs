@@ -14,13 +14,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file or a block device of this machine.
 pub struct FileDevice {
     file: Arc<Held>,
     direct: Direct,
     path: PathBuf,
-    len: u64,
+    /// It grows alone.
+    len: AtomicU64,
     read_only: bool,
     block: bool,
 }
@@ -86,7 +88,7 @@ impl FileDevice {
     }
 
     fn from_file(
-        mut file: File,
+        file: File,
         path: &Path,
         read_only: bool,
         block: bool,
@@ -96,7 +98,7 @@ impl FileDevice {
             lock::lock(&file, true, part)?;
             take_old_error(&file, path);
         }
-        let len = file.seek(SeekFrom::End(0))?;
+        let len = AtomicU64::new(end_of(&file)?);
         // Now: once it is mounted the kernel may refuse to open a device for writing.
         let direct = if read_only { Direct::none() } else { Direct::of(&file) };
         let turns = (block && direct.is_past()).then(|| Turns::new(folio_at_most()));
@@ -119,8 +121,8 @@ impl FileDevice {
     /// The very file once more, as this one is open, with the length that it has now. It stays locked until
     /// both are gone.
     pub fn with_file_len(&self) -> io::Result<FileDevice> {
-        let mut file: &File = &self.file;
-        let len = file.seek(SeekFrom::End(0))?;
+        let file: &File = &self.file;
+        let len = AtomicU64::new(end_of(file)?);
         let direct = if self.read_only { Direct::none() } else { Direct::of(file) };
         let (read_only, block) = (self.read_only, self.block);
         let path = self.path.clone();
@@ -134,7 +136,7 @@ impl FileDevice {
 
     fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
+            Some(end) if end <= self.len() => Ok(()),
             _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range behind the end")),
         }
     }
@@ -156,6 +158,11 @@ fn fill_new(file: &File, made: Made, len: u64) -> io::Result<Made> {
             Err(error)
         }
     }
+}
+
+/// Nobody goes by the place that this leaves the file at.
+fn end_of(mut file: &File) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
 }
 
 /// A file that is unlocked when nobody here has it any more.
@@ -203,7 +210,12 @@ fn take_old_error(file: &File, path: &Path) {
 
 impl BlockDevice for FileDevice {
     fn len(&self) -> u64 {
-        self.len
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn grow_to_now(&self) -> io::Result<()> {
+        self.len.fetch_max(end_of(&self.file)?, Ordering::AcqRel);
+        Ok(())
     }
 
     fn read_only(&self) -> bool {
@@ -385,6 +397,30 @@ mod tests {
         let left = std::fs::read(&path).expect("read");
         std::fs::remove_file(&path).expect("remove");
         assert!(left.len() == 4096 && left.starts_with(&[7; 512]), "{} bytes", left.len());
+    }
+
+    /// And whoever has it from here; a part of it stays as long as it is.
+    #[test]
+    fn a_device_grows_when_it_is_asked() {
+        let path = scratch("grows");
+        let device = Arc::new(FileDevice::create(&path, 8192).expect("create"));
+        let span = Span { start: 4096, len: 4096 };
+        let part = crate::Slice::new(Arc::clone(&device), span, "part".into()).expect("a part");
+        let whole = crate::Sticky::new(crate::Slice::whole(device));
+        for (len, known) in [(16384, 16384), (4096, 16384), (20000, 20000)] {
+            File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.set_len(len))
+                .expect("cut");
+            assert!(whole.len() != known || len < known);
+            whole.grow_to_now().expect("asked");
+            part.grow_to_now().expect("asked");
+            assert_eq!((whole.len(), part.len()), (known, 4096));
+        }
+        whole.write_at(19999, &[7]).expect("write");
+        assert!(whole.write_at(20000, &[7]).is_err() && part.write_at(4096, &[7]).is_err());
+        std::fs::remove_file(&path).expect("remove");
     }
 
     #[test]

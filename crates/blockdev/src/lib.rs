@@ -28,13 +28,18 @@ pub use mem::MemDevice;
 pub use slice::{Slice, Span};
 pub use sticky::Sticky;
 
-/// A device or image of fixed length. All offsets and lengths are bytes.
+/// A device or image, whose length changes when it is asked for alone. All offsets and lengths are bytes.
 pub trait BlockDevice: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
     /// Whether it has no bytes at all.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+    /// Looks how long the medium is now. One that has become longer is so from now on; one that is shorter is what it
+    /// was.
+    fn grow_to_now(&self) -> io::Result<()> {
+        Ok(())
     }
     /// Writes fail: the device or its file is open for reading alone.
     fn read_only(&self) -> bool;
@@ -84,6 +89,9 @@ pub trait BlockDevice: Send + Sync {
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn len(&self) -> u64 {
         (**self).len()
+    }
+    fn grow_to_now(&self) -> io::Result<()> {
+        (**self).grow_to_now()
     }
     fn read_only(&self) -> bool {
         (**self).read_only()

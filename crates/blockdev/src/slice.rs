@@ -1,6 +1,7 @@
 //! A part of a device as a device of its own: a partition in the image of a whole disk.
 //!
-//! Invariant: no read, write or discard leaves the part. What concerns the device as a whole (a
+//! Invariant: no read, write or discard leaves the part, which stays as long as it is; all of a device grows with
+//! that. What concerns the device as a whole (a
 //! flush) is passed on as it is.
 
 use crate::BlockDevice;
@@ -71,7 +72,7 @@ impl<D: BlockDevice> Slice<D> {
     /// Where `len` bytes at `offset` of the part lie on the device, if they are in it.
     fn place(&self, offset: u64, len: u64) -> io::Result<u64> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.span.len => Ok(self.span.start + offset),
+            Some(end) if end <= self.len() => Ok(self.span.start + offset),
             _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range behind the end")),
         }
     }
@@ -83,7 +84,17 @@ fn sum(bufs: &[&[u8]]) -> u64 {
 
 impl<D: BlockDevice> BlockDevice for Slice<D> {
     fn len(&self) -> u64 {
-        self.span.len
+        match &self.name {
+            None => self.device.len(),
+            Some(_) => self.span.len,
+        }
+    }
+
+    fn grow_to_now(&self) -> io::Result<()> {
+        match &self.name {
+            None => self.device.grow_to_now(),
+            Some(_) => Ok(()),
+        }
     }
 
     fn read_only(&self) -> bool {

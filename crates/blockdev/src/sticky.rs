@@ -55,6 +55,10 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
         self.device.len()
     }
 
+    fn grow_to_now(&self) -> io::Result<()> {
+        self.device.grow_to_now()
+    }
+
     fn read_only(&self) -> bool {
         self.device.read_only()
     }

@@ -55,6 +55,9 @@ impl<D: BlockDevice, H: RequestHook> BlockDevice for Hooked<D, H> {
     fn len(&self) -> u64 {
         self.below.len()
     }
+    fn grow_to_now(&self) -> io::Result<()> {
+        self.below.grow_to_now()
+    }
     fn read_only(&self) -> bool {
         self.below.read_only()
     }

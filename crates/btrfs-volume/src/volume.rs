@@ -341,6 +341,12 @@ impl Volume {
         self.chunks.write().resize(total_bytes)
     }
 
+    /// A device that has become longer since it was opened, or this was called, is so from now on.
+    pub fn grow_device(&self) -> Result<()> {
+        let failed = |source| Error::Io { context: self.dev.name(), source };
+        self.dev.grow_to_now().map_err(failed)
+    }
+
     /// Bytes of the device, whatever the volume takes of it.
     pub fn device_len(&self) -> u64 {
         self.dev.len()

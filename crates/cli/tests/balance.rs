@@ -253,6 +253,47 @@ fn a_mount_is_balanced_and_resized() {
     assert_eq!(content(&image.path), before);
 }
 
+struct Loop(String);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        sh(&format!("losetup -d {}", self.0));
+    }
+}
+
+/// A volume has no more of its device than it had when it was mounted, until somebody asks for it.
+#[test]
+fn a_mount_takes_what_its_device_has_become() {
+    if lacks_fuse("classic") {
+        return;
+    }
+    let image = Image::new("resize-grown");
+    let lengthen = |len: u64| {
+        std::fs::File::options().write(true).open(&image.path).unwrap().set_len(len).unwrap()
+    };
+    let mount = Mount::new(&image, "noatime");
+    let place = mount.point.display().to_string();
+    let size = || shell(&format!("stat -f -c %b {place}")).trim().parse::<u64>().unwrap() / 256;
+    assert_eq!(size(), 512);
+    lengthen(700 * MIB);
+    assert_eq!(failing(&["filesystem", "resize", "+200M", &place]).0, 1);
+    fine(&["filesystem", "resize", "max", &place]);
+    assert_eq!(size(), 700);
+    mount.umount();
+    assert_clean(&image.path);
+    let device = Loop(shell(&format!("losetup -f --show {}", image.word())).trim().to_owned());
+    fine(&["mount", &device.0, &place]);
+    lengthen(900 * MIB);
+    shell(&format!("losetup -c {}", device.0));
+    fine(&["filesystem", "resize", "+100M", &place]);
+    assert_eq!(size(), 800);
+    fine(&["filesystem", "resize", "max", &place]);
+    assert_eq!(size(), 900);
+    fine(&["umount", &place]);
+    drop(device);
+    assert_clean(&image.path);
+}
+
 /// One chunk's content has no good copy: that one stays, by name, and the others move.
 #[test]
 fn what_cannot_be_moved_is_named() {

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the size is on the volume when nothing lies behind it; an error leaves the old one.
 //!
-//! What it does not know: how block groups are emptied, and the length of files that volumes are in.
+//! What it does not know: how block groups are emptied, and who makes a device longer.
 
 use super::{BalanceReport, Balancer};
 use crate::error::IntoFs;
@@ -33,6 +33,7 @@ impl Balancer {
         if devid != self.core.volume.superblock().fields.dev_item.devid {
             return Err(Errno::ENODEV.into());
         }
+        self.core.volume.grow_device().fs()?;
         let now = self.core.space.device_bytes();
         let new = match size {
             NewSize::Bytes(bytes) => Some(bytes),
@@ -52,6 +53,7 @@ impl Balancer {
         let total = total / self.core.sector() * self.core.sector();
         let space = &self.core.space;
         let now = space.device_bytes();
+        self.core.volume.grow_device().fs()?;
         if total > self.core.volume.device_len() {
             return Err(Errno::EFBIG.into());
         }

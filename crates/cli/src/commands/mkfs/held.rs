@@ -73,6 +73,10 @@ impl BlockDevice for Held {
         self.device.len()
     }
 
+    fn grow_to_now(&self) -> io::Result<()> {
+        self.device.grow_to_now()
+    }
+
     fn read_only(&self) -> bool {
         self.device.read_only()
     }

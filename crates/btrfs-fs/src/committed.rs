@@ -95,14 +95,8 @@ impl Committed<'_> {
         let core = &self.engine.core;
         let blind = core.features.unverified;
         let trust = if blind { Trust::Blind } else { Trust::of(flags) };
-        extents::read_sectors(
-            core,
-            &core.view(),
-            trust,
-            extent,
-            extent.disk_bytenr.offset(skip),
-            buf,
-        )
+        let at = extent.disk_bytenr.offset(skip);
+        extents::read_earlier(core, &self.roots, trust, extent, at, buf)
     }
 
     /// Files that have something of an extent, of the first some hundred references; nothing where

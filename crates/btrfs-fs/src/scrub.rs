@@ -395,7 +395,7 @@ impl Scrubber {
         let mut sums = vec![0; sectors * self.core.geometry.csum.size()];
         let mut known = vec![false; sectors];
         let (from, read) = (extent.offset(within), sectors as u64 * sector);
-        match sums::stored(&self.core, view, from, &mut sums, &mut known) {
+        match sums::stored(&self.core, &view.layers.roots, from, &mut sums, &mut known) {
             Ok(()) => done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?),
             // Nothing to hold it against; what comes has its checksums elsewhere.
             Err(error) if error.is_of_medium() => {

@@ -131,7 +131,7 @@ impl<'c> Copies<'c> {
         let count = (len / self.core.sector()) as usize;
         let mut sums = vec![0; count * self.core.geometry.csum.size()];
         let mut known = vec![false; count];
-        sums::stored(self.core, &self.core.view(), at, &mut sums, &mut known)?;
+        sums::stored(self.core, &self.core.roots(), at, &mut sums, &mut known)?;
         Ok((sums, known))
     }
 

@@ -18,7 +18,7 @@ pub(crate) use map::{
     AT_A_TIME, Mapped, MappedKind, map_first, map_near, map_parts, map_range, map_step, map_stored,
     next_extent,
 };
-pub(crate) use read::{read, read_extents, read_sectors};
+pub(crate) use read::{read, read_earlier, read_extents};
 pub(crate) use round::{sectors_of, sectors_within};
 pub use stored::Stored;
 pub(crate) use stored::stored;

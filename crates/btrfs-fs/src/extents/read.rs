@@ -16,7 +16,7 @@ use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{DamageKind, Key, Logical};
-use btrfs_txn::{Core, View};
+use btrfs_txn::{Core, Roots, View};
 use vfs::Result;
 
 /// Fills `buf` from `offset`, up to the end of the file; of what is behind that in the last sector zeros may come.
@@ -206,7 +206,7 @@ fn read_part(
 }
 
 /// Stored sectors of an extent from `at` on.
-pub(crate) fn read_sectors(
+fn read_sectors(
     core: &Core,
     view: &View<'_>,
     trust: Trust,
@@ -214,12 +214,35 @@ pub(crate) fn read_sectors(
     at: Logical,
     buf: &mut [u8],
 ) -> Result<()> {
+    read_by(core, trust, at, buf, |count| sums::lookup(core, view, fields.disk_bytenr, at, count))
+}
+
+/// The same of an extent of an earlier commit, whose `roots` somebody holds.
+pub(crate) fn read_earlier(
+    core: &Core,
+    roots: &Roots,
+    trust: Trust,
+    fields: &FileExtentFields,
+    at: Logical,
+    buf: &mut [u8],
+) -> Result<()> {
+    let extent = fields.disk_bytenr;
+    read_by(core, trust, at, buf, |count| sums::lookup_earlier(core, roots, extent, at, count))
+}
+
+/// By the checksums of so many sectors that `sums` finds.
+fn read_by(
+    core: &Core,
+    trust: Trust,
+    at: Logical,
+    buf: &mut [u8],
+    sums: impl FnOnce(usize) -> Result<Vec<u8>>,
+) -> Result<()> {
     match trust {
         Trust::Sums => {}
         Trust::Place => return core.volume.read_data(at, buf, None).fs(),
         Trust::Blind => return core.volume.read_blindly(at, buf).fs(),
     }
-    let count = buf.len() / core.sector() as usize;
-    let sums = sums::lookup(core, view, fields.disk_bytenr, at, count)?;
+    let sums = sums(buf.len() / core.sector() as usize)?;
     core.volume.read_data(at, buf, Some(&sums)).fs()
 }

@@ -7,7 +7,7 @@ use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
 use btrfs_disk::key::kind::EXTENT_CSUM;
 use btrfs_disk::{Corrupt, DamageKind, Key, Logical, TreeId};
 use btrfs_tree::Cursor;
-use btrfs_txn::{Core, View};
+use btrfs_txn::{Core, Roots, View};
 use vfs::Result;
 
 /// Checksums of `count` sectors from `at` on, in the extent that begins at `extent`.
@@ -19,13 +19,36 @@ pub(crate) fn lookup(
     at: Logical,
     count: usize,
 ) -> Result<Vec<u8>> {
+    looked_up(core, view, None, (extent, at, count))
+}
+
+/// The same of an extent of an earlier commit, whose `roots` somebody holds: it may have moved since, and be known
+/// under another address. Who changed it where it is gave it other checksums.
+pub(crate) fn lookup_earlier(
+    core: &Core,
+    roots: &Roots,
+    extent: Logical,
+    at: Logical,
+    count: usize,
+) -> Result<Vec<u8>> {
+    looked_up(core, &core.view(), Some(roots), (extent, at, count))
+}
+
+fn looked_up(
+    core: &Core,
+    view: &View<'_>,
+    earlier: Option<&Roots>,
+    (extent, at, count): (Logical, Logical, usize),
+) -> Result<Vec<u8>> {
     let size = core.geometry.csum.size();
     let sector = core.sector();
     let mut out = vec![0; count * size];
     let mut known = vec![false; count];
     view.pending_sums(extent, at, sector, size, &mut out, &mut known);
-    if known.iter().any(|k| !k) {
-        stored(core, view, at, &mut out, &mut known)?;
+    for roots in [Some(&*view.layers.roots), earlier].into_iter().flatten() {
+        if known.iter().any(|k| !k) {
+            stored(core, roots, at, &mut out, &mut known)?;
+        }
     }
     match known.iter().position(|k| !k) {
         None => Ok(out),
@@ -37,19 +60,19 @@ pub(crate) fn lookup(
     }
 }
 
-/// What the checksum tree has of `known.len()` sectors from `at` on, where not known yet.
+/// What the checksum tree of a commit has of `known.len()` sectors from `at` on, where not known yet.
 pub(crate) fn stored(
     core: &Core,
-    view: &View<'_>,
+    roots: &Roots,
     at: Logical,
     out: &mut [u8],
     known: &mut [bool],
 ) -> Result<()> {
     let (size, sector) = (core.geometry.csum.size(), core.sector());
     let end = at.0 + known.len() as u64 * sector;
-    let Some(root) = view.layers.roots.get(TreeId::CSUM) else { return Ok(()) };
+    let Some(root) = roots.get(TreeId::CSUM) else { return Ok(()) };
     let key = |offset| Key::new(EXTENT_CSUM_OBJECTID, EXTENT_CSUM, offset);
-    let mut cursor = Cursor::new(view.store, &root.root).below(Some(key(end)));
+    let mut cursor = Cursor::new(&core.store, &root.root).below(Some(key(end)));
     cursor.seek_back(&key(at.0)).fs()?;
     if cursor.item().is_none() {
         cursor.seek(&key(at.0)).fs()?;

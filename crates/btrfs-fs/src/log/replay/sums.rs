@@ -136,7 +136,13 @@ impl Replay<'_> {
             let count = (to - from).div_ceil(sector).min(RUN);
             let Known { mut sums, mut known } =
                 self.put_before(wanted.extent, from, count as usize);
-            sums::stored(self.core, &self.op.view, Logical(from), &mut sums, &mut known)?;
+            sums::stored(
+                self.core,
+                &self.op.view.layers.roots,
+                Logical(from),
+                &mut sums,
+                &mut known,
+            )?;
             let lacking = known.iter().filter(|known| !**known).count() as u64 * sector;
             if lacking > 0 {
                 let (subvolume, inode) = (wanted.id.tree.0, wanted.id.objectid);
@@ -159,7 +165,7 @@ impl Replay<'_> {
         let count = run.sums.len() / size;
         let (mut stored, mut known) = (vec![0; run.sums.len()], vec![false; count]);
         let (view, at) = (&self.op.view, Logical(run.at));
-        sums::stored(self.core, view, at, &mut stored, &mut known)?;
+        sums::stored(self.core, &view.layers.roots, at, &mut stored, &mut known)?;
         let before = self.put_before(wanted.extent, run.at, count).known;
         let same =
             |i: usize| known[i] && stored[i * size..][..size] == run.sums[i * size..][..size];

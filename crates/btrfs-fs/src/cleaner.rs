@@ -21,6 +21,7 @@ use btrfs_txn::delta::{ActionCost, Dropping, TreeAction};
 use btrfs_txn::{Core, Defect, Urgency};
 use locks::{Condvar, Mutex, Rank};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub(crate) struct Cleaner {
     at_work: Mutex<Vec<Dropping>>,
     /// Trees that cannot be dropped, and why.
     stuck: Mutex<BTreeMap<TreeId, String>>,
+    /// What a relocation of the kernel's left is there still: there was no room to free it.
+    left: AtomicBool,
 }
 
 #[derive(Default)]
@@ -75,6 +78,7 @@ impl Cleaner {
             changed: Condvar::default(),
             at_work: Mutex::new(Rank::Cleaner, Vec::new()),
             stuck: Mutex::new(Rank::Leaf, BTreeMap::new()),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -137,8 +141,24 @@ impl Cleaner {
         drop(self.at_work.lock());
     }
 
+    /// Before something moves: nothing can beside what a relocation left.
+    pub(crate) fn drop_left(&self) -> Result<()> {
+        let _one = self.at_work.lock();
+        if self.left.load(Ordering::Acquire) { self.drop_relocations() } else { Ok(()) }
+    }
+
+    /// False: there may be room soon.
+    fn has_dropped_left(&self) -> bool {
+        match self.drop_left() {
+            Err(error) if error.errno() == libc::ENOSPC => return false,
+            Err(error) => tracing::error!(%error, "what a relocation left stays"),
+            Ok(()) => {}
+        }
+        true
+    }
+
     /// Drops the trees that a relocation of the kernel's left when it was interrupted: nothing can move
-    /// beside them, so nobody is served before.
+    /// beside them, so nobody is served before, unless there is no room for it (ENOSPC).
     pub(crate) fn drop_relocations(&self) -> Result<()> {
         let left = || match self.core.roots().get(TreeId::ROOT) {
             Some(root) => relocation_left(&self.core.store, &root.root),
@@ -146,6 +166,10 @@ impl Cleaner {
         };
         let (all, mut freed) = ([Dropping::new(TreeId::RELOC)], false);
         while left().fs()? {
+            self.left.store(true, Ordering::Release);
+            if self.core.injection.has(Defect::NoRoomToDrop) {
+                return Err(Errno::ENOSPC.into());
+            }
             self.drop_some(&all, RELOCATION_NODES, Urgency::Awaited)?;
             if let Some(why) = all[0].stuck() {
                 let what = format!("what a relocation left cannot be freed: {why}");
@@ -153,6 +177,7 @@ impl Cleaner {
             }
             freed = true;
         }
+        self.left.store(false, Ordering::Release);
         if freed {
             tracing::info!("freed what an interrupted relocation of the kernel's had left");
         }
@@ -305,7 +330,7 @@ impl Sweeper {
     pub(crate) fn start(cleaner: &Arc<Cleaner>) -> std::io::Result<Sweeper> {
         let weak = Arc::downgrade(cleaner);
         let for_thread = weak.clone();
-        if !cleaner.dead().is_empty() {
+        if !cleaner.dead().is_empty() || cleaner.left.load(Ordering::Acquire) {
             cleaner.wake();
         }
         let thread = std::thread::Builder::new()
@@ -324,7 +349,11 @@ fn run(cleaner: &Weak<Cleaner>) {
         while !cleaner.is_stopped() {
             match cleaner.step(Urgency::Background) {
                 Ok(true) => {}
-                Ok(false) => break,
+                Ok(false) if cleaner.has_dropped_left() => break,
+                Ok(false) => {
+                    cleaner.rest();
+                    break;
+                }
                 Err(_) if cleaner.core.health.writable().is_err() => return,
                 // Who lets changes in again wakes it, or has done so by now.
                 Err(FsError::ReadOnly(_)) => break,

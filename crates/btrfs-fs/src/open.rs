@@ -134,14 +134,22 @@ fn pending_log(volume: &Volume, options: &Options) -> Result<()> {
 }
 
 fn clean(engine: &Engine) -> Result<()> {
-    engine.cleaner.drop_relocations()?;
+    match engine.cleaner.drop_relocations() {
+        // A full volume must open, or nothing can be deleted from it.
+        Err(error) if error.errno() == libc::ENOSPC => {
+            tracing::warn!(
+                "no room to free what an interrupted relocation of the kernel's had left"
+            );
+        }
+        dropped => dropped?,
+    }
     match engine.orphans.clean_all() {
         Ok(0) => Ok(()),
         Ok(erased) => {
             tracing::info!(erased, "erased inodes that a crash left without a name");
             Ok(())
         }
-        // A full volume must open, or nothing can be deleted from it.
+        // As above.
         Err(error) if error.errno() == libc::ENOSPC => {
             tracing::warn!("no room to erase what a crash left; the next mount tries again");
             Ok(())

@@ -27,7 +27,7 @@ pub enum Defect {
     NoThreads,
     /// The thread of a balance or a scrub panics.
     WorkPanics,
-    /// No room is found to drop items of a file: ENOSPC.
+    /// No room is found to drop items of a file, or trees of a relocation: ENOSPC.
     NoRoomToDrop,
     /// Items of a file are dropped a few at a time, and its space is allocated one extent at a time: there
     /// is room for no more before the next commit.

@@ -172,6 +172,7 @@ impl Balancer {
     ) -> Result<Ended> {
         let _one = self.at_work.lock();
         self.core.health.may_go_on().fs()?;
+        self.cleaner.drop_left()?;
         // One that ran empty goes where its room is wanted, and a resize may have been here.
         if !self.core.space.set_aside(group.logical).fs()? {
             return Ok(Ended::Gone);

@@ -13,7 +13,7 @@ use blockdev::BlockDevice;
 use btrfs_disk::items::{ExtentItemFields, FileExtent, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Caller, Defect, Delete, Injection, Options};
 use common::Image;
 use common::kernel::kernel;
 use common::likeness::assert_like;
@@ -67,6 +67,43 @@ fn is_freed(what: &str, quotas: Quotas) {
     }
     assert!(what != "-d" || copied > 0, "no state had copies of content: this shows nothing");
     println!("{copied} pieces of copies freed");
+}
+
+/// A full volume opens, or nothing could be deleted from it: nothing moves until there is room.
+#[test]
+fn what_there_is_no_room_to_free_refuses_no_mount() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(400 * MIB, &["-n", "4096", "-m", "single"]);
+    let tree = kernel(&image.path, "noatime", |mount| populate(mount, Quotas::Off));
+    let states = interrupted(&image.path, "-m", Quotas::Off);
+    let state = states.first().expect("no state of a balance had trees of its own");
+    let trees = positions(state, Quotas::Off).0;
+    let injection = Injection::of(Some(Defect::NoRoomToDrop));
+    let options = Options { background: false, injection, ..Options::default() };
+    let device = Arc::new(common::open_device(state, false));
+    let fs = BtrfsFs::open_device(device, options).expect("open");
+    assert_eq!(fs.read_only_reason(), None);
+    assert_like(&tree, &common::snapshot(&fs), &Rules::default());
+    common::new_file(&fs, "new", &vec![3; 3 << 20]);
+    let which = Delete::Name(fs.root(), b"snapshot3");
+    let gone = fs.delete_subvolume(&Caller::root(), which).expect("delete");
+    fs.sync_deleted(&[gone], None).expect("dropped");
+    let groups = |fs: &BtrfsFs| fs.space().group_infos().iter().map(|g| g.logical).collect();
+    let before: Vec<_> = groups(&fs);
+    let refused = fs.balance_groups(|_| true).expect_err("no room");
+    assert_eq!(refused.errno(), libc::ENOSPC, "{refused}");
+    assert!(groups(&fs) == before, "something has moved");
+    let after = common::snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    Quotas::Off.assert_sound(state);
+    assert_eq!(positions(state, Quotas::Off).0, trees, "they are there still");
+    let fs = open(Arc::new(common::open_device(state, false)));
+    assert_eq!(positions(state, Quotas::Off).0, 0, "there is room now");
+    fs.balance_groups(|_| true).expect("moves");
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(state, &after, Quotas::Off);
 }
 
 /// Kernels before about 5.16 let that tree share nodes with those of relocations, so a leaf may hold its

@@ -8,7 +8,7 @@ use btrfs_disk::items::{Compression, FileExtent, InodeItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_fs::BtrfsFs;
-use common::{CX, Image, find, new_file, read};
+use common::{CX, Image, errno, find, new_file, read};
 use fuzzing::patch::Patch;
 use testkit::oracle;
 use vfs::{FallocateMode, FileSystem, Ino, SetAttr, WriteFlags};
@@ -16,13 +16,21 @@ use vfs::{FallocateMode, FileSystem, Ino, SetAttr, WriteFlags};
 const SECTOR: usize = 4096;
 const SIZE: usize = 10_000;
 
-fn content() -> Vec<u8> {
-    (0..SIZE as u32).map(|at| (at / 40 % 251 + 1) as u8).collect()
+fn content(size: usize) -> Vec<u8> {
+    (0..size as u32).map(|at| (at / 40 % 251 + 1) as u8).collect()
 }
 
 /// A volume with `file`, whose item has all of its content.
 fn volume(compression: Compression) -> Image {
-    let image = Image::new(256 << 20, &["--nodesize", "16384"]);
+    let stream = match compression {
+        Compression::None => content(SIZE),
+        kind => compress(kind, 3, SECTOR, &content(SIZE), SIZE - 1).expect("it gets smaller"),
+    };
+    volume_of("16384", SIZE, (compression, &stream))
+}
+
+fn volume_of(nodes: &str, size: usize, (compression, stream): (Compression, &[u8])) -> Image {
+    let image = Image::new(256 << 20, &["--nodesize", nodes]);
     let fs = image.open();
     new_file(&fs, "file", b"short");
     fs.destroy().expect("close");
@@ -30,19 +38,14 @@ fn volume(compression: Compression) -> Image {
     let (patch, tree) = (Patch::new(&image.path), TreeId::FS);
     let ino = patch.ino(tree, "file");
     patch.edit_as::<InodeItem>(tree, Key::new(ino, kind::INODE_ITEM, 0), |item| {
-        (item.size, item.nbytes) = (SIZE as u64, SIZE as u64);
+        (item.size, item.nbytes) = (size as u64, size as u64);
     });
-    let stream = match compression {
-        Compression::None => content(),
-        kind => compress(kind, 3, SECTOR, &content(), SIZE - 1).expect("it gets smaller"),
-    };
     patch.edit(tree, Key::new(ino, kind::EXTENT_DATA, 0), |item| {
         let Ok(FileExtent::Inline { generation, .. }) = FileExtent::parse(item) else {
             panic!("a short file")
         };
-        let ram_bytes = SIZE as u64;
-        *item =
-            FileExtent::Inline { generation, ram_bytes, compression, content: &stream }.to_vec();
+        let ram_bytes = size as u64;
+        *item = FileExtent::Inline { generation, ram_bytes, compression, content: stream }.to_vec();
     });
     image
 }
@@ -83,7 +86,7 @@ const CHANGES: [(&str, Change); 15] = [
     ("grow", |fs, ino, all| cut(fs, ino, all, 20_000)),
     ("allocate behind the end", |fs, ino, all| {
         allocate(fs, ino, FallocateMode::Allocate, (4 * SECTOR, SECTOR));
-        all.resize(5 * SECTOR, 0);
+        all.resize(all.len().max(5 * SECTOR), 0);
     }),
     ("preallocate", |fs, ino, _| allocate(fs, ino, FallocateMode::KeepSize, (0, 8 * SECTOR))),
     ("punch", |fs, ino, all| {
@@ -92,8 +95,8 @@ const CHANGES: [(&str, Change); 15] = [
     }),
     ("zero", |fs, ino, all| {
         allocate(fs, ino, ZERO, (SECTOR + 9, 10_000));
-        all.resize(SECTOR + 9, 0);
-        all.resize(SECTOR + 9 + 10_000, 0);
+        all.resize(all.len().max(SECTOR + 9 + 10_000), 0);
+        all[SECTOR + 9..][..10_000].fill(0);
     }),
     ("clone into it", |fs, ino, all| {
         let other = new_file(fs, "other", &[0xcc; 2 * SECTOR]);
@@ -105,11 +108,16 @@ const CHANGES: [(&str, Change); 15] = [
 #[test]
 fn nothing_else_of_the_file_changes() {
     testkit::require!(kernel_btrfs);
-    for compression in [Compression::None, Compression::Zlib] {
-        let made = volume(compression);
+    // As much as fits into an item of the largest nodes.
+    let long = content(60_000);
+    for (kind, size, made) in [
+        ("plain", SIZE, volume(Compression::None)),
+        ("compressed", SIZE, volume(Compression::Zlib)),
+        ("long", long.len(), volume_of("65536", long.len(), (Compression::None, &long))),
+    ] {
         for (name, change) in CHANGES {
-            println!("{compression:?}: {name}");
-            let (image, mut expected) = (made.copy("changed.img"), content());
+            println!("{kind}: {name}");
+            let (image, mut expected) = (made.copy("changed.img"), content(size));
             let fs = image.open();
             let ino = find(&fs, fs.root(), "file").expect("there");
             assert!(read(&fs, fs.root(), "file") == expected, "before");
@@ -129,7 +137,7 @@ fn nothing_else_of_the_file_changes() {
 fn what_is_synced_the_kernel_finds_after_a_crash() {
     testkit::require!(kernel_btrfs);
     for (name, change) in [CHANGES[0], CHANGES[8]] {
-        let (image, mut expected) = (volume(Compression::None), content());
+        let (image, mut expected) = (volume(Compression::None), content(SIZE));
         let fs = image.open();
         let ino = find(&fs, fs.root(), "file").expect("there");
         change(&fs, ino, &mut expected);
@@ -147,7 +155,7 @@ fn what_is_synced_the_kernel_finds_after_a_crash() {
 fn a_copy_of_it_has_all_and_leaves_it_as_it_was() {
     testkit::require!(kernel_btrfs);
     for (share, longer) in [(true, false), (true, true), (false, false), (false, true)] {
-        let (image, mut expected) = (volume(Compression::None), content());
+        let (image, mut expected) = (volume(Compression::None), content(SIZE));
         let fs = image.open();
         let ino = find(&fs, fs.root(), "file").expect("there");
         if longer {
@@ -173,4 +181,43 @@ fn a_copy_of_it_has_all_and_leaves_it_as_it_was() {
             assert!(read(&fs, fs.root(), name) == expected, "{name}, {share} {longer}");
         }
     }
+}
+
+/// Nothing of it is known, so nothing of it is changed; and it can go.
+#[test]
+fn what_cannot_be_read_stays_as_it_is() {
+    testkit::require!(btrfs_progs);
+    let image = volume_of("16384", SIZE, (Compression::Zlib, &[0xff; 900]));
+    let item = || {
+        let patch = Patch::new(&image.path);
+        let key = Key::new(patch.ino(TreeId::FS, "file"), kind::EXTENT_DATA, 0);
+        patch.find(TreeId::FS, key).expect("an item").1
+    };
+    let (before, fs) = (item(), image.open());
+    let ino = find(&fs, fs.root(), "file").expect("there");
+    let cached = WriteFlags { cached: true, ..WriteFlags::default() };
+    for flags in [WriteFlags::default(), cached] {
+        for at in [0, 100, SECTOR, SIZE] {
+            let written = fs.write(&CX, ino, at as u64, &[1; 100], flags);
+            assert_eq!(errno(written), libc::EIO, "{at}");
+        }
+    }
+    let set = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    assert_eq!(errno(fs.setattr(&CX, ino, &set(9_000))), libc::EIO);
+    assert_eq!(errno(fs.fallocate(&CX, ino, FallocateMode::PunchHole, 0, 4096)), libc::EIO);
+    let copy = new_file(&fs, "copy", &[]);
+    assert_eq!(errno(fs.clone_range(&CX, ino, 0, copy, 0, 0)), libc::EIO);
+    let mode = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    fs.setattr(&CX, ino, &mode).expect("chmod");
+    fs.sync().expect("sync");
+    assert!(item() == before);
+    // What is written over wholly needs nothing of it.
+    fs.write(&CX, ino, 0, &[2; 3 * SECTOR], cached).expect("write");
+    assert!(read(&fs, fs.root(), "file") == [2; 3 * SECTOR]);
+    fs.setattr(&CX, ino, &set(0)).expect("it is emptied");
+    fs.unlink(&CX, fs.root(), b"file").expect("unlink");
+    fs.forget(ino, 1);
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
 }

@@ -98,11 +98,11 @@ pub fn node_within(
     read(bytes, geometry, expect, limits).map_err(|c| c.at(expect.logical))
 }
 
-/// Judges a node of this transaction: everything but the checksum, which `seal` makes.
-/// Nothing in it may be younger than the node itself.
+/// Judges a node of this transaction as [`node`] would: everything but the checksum, which `seal` makes.
+/// No more than that: items that came in by the one gate go out by the other, or who changes anything beside
+/// one would lose what everybody did since the last commit.
 pub fn before_write(node: &Node, geometry: &Geometry) -> Result<(), Corrupt> {
-    let limits = Limits { max_generation: Some(node.generation()), read_only: false };
-    judge_whole(node, geometry, &limits).map_err(|c| c.at(node.logical()))
+    judge_whole(node, geometry, &Limits::default()).map_err(|c| c.at(node.logical()))
 }
 
 fn judge_whole(node: &Node, geometry: &Geometry, limits: &Limits) -> Result<(), Corrupt> {

@@ -49,10 +49,11 @@ impl BtrfsFs {
     }
 
     /// Changes something. Who ends when the last commit has begun hears that he failed: what he did may not be
-    /// in it.
+    /// in it. One who panics may leave inodes half changed, which the next commit would have.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
         let engine = self.open()?;
-        let changed = work(engine)?;
+        let health = &engine.core.health;
+        let changed = health.poisoned_by_panics("a change panicked", || work(engine))?;
         match engine.last_commit.load(Ordering::SeqCst) {
             true => Err(FsError::ReadOnly("the volume is being closed".into())),
             false => Ok(changed),

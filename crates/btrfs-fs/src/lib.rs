@@ -66,7 +66,7 @@ mod xattrs;
 pub use balance::{BalanceReport, BalanceState, BalanceStatus, NewSize};
 pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
-pub use btrfs_txn::{Defect, Injection, view::passed_over};
+pub use btrfs_txn::{Defect, Injection, Place, view::passed_over};
 pub use committed::{Committed, Reference};
 pub use device_stats::DeviceErrors;
 pub use error::to_fs;

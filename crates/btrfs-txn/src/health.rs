@@ -54,6 +54,14 @@ impl Health {
         }
     }
 
+    /// Runs what is not to be gone on with where it panics, since memory may be half changed: `why`, if it does.
+    pub fn poisoned_by_panics<T>(&self, why: &'static str, work: impl FnOnce() -> T) -> T {
+        let unwound = PoisonUnlessDone(self, why);
+        let result = work();
+        std::mem::forget(unwound);
+        result
+    }
+
     /// `Error::ReadOnly` with the reason, if nothing may be written.
     pub fn writable(&self) -> Result<()> {
         match self.poisoned().or(self.read_only()) {

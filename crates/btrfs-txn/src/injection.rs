@@ -36,6 +36,22 @@ pub enum Defect {
     TinySteps,
 }
 
+/// Where a test may look in, or panic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Place {
+    /// Inside an operation, behind a change of an object's items.
+    Edited,
+    /// Content that is to be compressed, if there is any, is about to be.
+    Packs,
+    /// A batch of a file's content is about to be written back: it is out of the inode, which is locked.
+    Flushes,
+    /// A step of what drops the trees of deleted subvolumes.
+    Sweeps,
+}
+
+#[cfg(feature = "fault-injection")]
+type LookAt = std::sync::Arc<dyn Fn(Place) + Send + Sync>;
 #[cfg(feature = "fault-injection")]
 type Look = std::sync::Arc<dyn Fn() + Send + Sync>;
 
@@ -53,6 +69,9 @@ pub struct Injection {
     /// Is called when others can find a new snapshot, before it is cleaned of what had no name in its source.
     #[cfg(feature = "fault-injection")]
     in_new_snapshot: Option<Look>,
+    /// Is called wherever there is a [`Place`].
+    #[cfg(feature = "fault-injection")]
+    at_places: Option<LookAt>,
 }
 
 #[cfg(feature = "fault-injection")]
@@ -75,6 +94,11 @@ impl Injection {
     /// Calls `look` when others can find a new snapshot, before it is cleaned of what had no name in its source.
     pub fn in_new_snapshot(look: impl Fn() + Send + Sync + 'static) -> Injection {
         Injection { in_new_snapshot: Some(std::sync::Arc::new(look)), ..Injection::default() }
+    }
+
+    /// Calls `look` wherever there is a [`Place`].
+    pub fn at_places(look: impl Fn(Place) + Send + Sync + 'static) -> Injection {
+        Injection { at_places: Some(std::sync::Arc::new(look)), ..Injection::default() }
     }
 
     /// Whether this is to go wrong.
@@ -102,6 +126,13 @@ impl Injection {
             look();
         }
     }
+
+    /// Somebody is there.
+    pub fn passes(&self, place: Place) {
+        if let Some(look) = &self.at_places {
+            look(place);
+        }
+    }
 }
 
 #[cfg(not(feature = "fault-injection"))]
@@ -123,6 +154,10 @@ impl Injection {
     /// Nobody looks.
     #[inline(always)]
     pub const fn entered(&self) {}
+
+    /// Nobody looks.
+    #[inline(always)]
+    pub const fn passes(&self, _: Place) {}
 }
 
 impl std::fmt::Debug for Injection {

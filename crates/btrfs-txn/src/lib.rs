@@ -34,7 +34,7 @@ pub use crate::core::{Addresses, Core, Features, Op, Parts, RUN_PLACES, Unverifi
 pub use counter::{Counter, TxnStats};
 pub use discards::PendingDiscards;
 pub use health::{Health, PoisonUnlessDone};
-pub use injection::{Defect, Injection};
+pub use injection::{Defect, Injection, Place};
 pub use memory::{Contents, Memory, MemoryLimits};
 pub use object::ObjectId;
 pub use pacing::{Pacing, Usage, Work};

@@ -4,7 +4,8 @@
 //! write: it goes through the file once ([`Pass`]), and what comes behind it, or above, is for the next;
 //! after `flush_to_extents` the inode has nothing dirty and its item is in the delta;
 //! inodes that were taken out of the queue of dirty ones have landed, or are in it again, when the
-//! turn ends with which they were taken (inode/queue.rs).
+//! turn ends with which they were taken (inode/queue.rs); whoever panics meanwhile has content in his hands that is in
+//! no list any more, and poisons the volume, so that nobody claims that it is durable.
 
 use super::Writeback;
 use super::land::flush_run;
@@ -16,10 +17,13 @@ use crate::extents::{map_range, read_extents};
 use crate::ino::InodeId;
 use crate::inode::{Dirty, Inode, State, put_inode};
 use btrfs_txn::budget;
-use btrfs_txn::{BATCH, Throttle, Urgency};
+use btrfs_txn::{BATCH, Place, Throttle, Urgency};
 use inode_index::Ref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vfs::{FsError, Result};
+
+/// Content is in nobody's list, or out of the inode.
+const PANICKED: &str = "writing content back panicked";
 
 /// What of the content that was to land did.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -99,6 +103,11 @@ impl Writeback {
     }
 
     fn flush_queue(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {
+        let health = &self.core.health;
+        health.poisoned_by_panics(PANICKED, || self.flush_each(queue, urgency))
+    }
+
+    fn flush_each(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {
         let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2
             || self.reservations.content_holds_most()
             || self.reservations.content_would_outgrow();
@@ -266,7 +275,9 @@ fn flush_batch(
     packed: Option<&Packed>,
     pass: &mut Pass,
 ) -> Result<bool> {
-    budget::suspended(|| flush_content(writeback, id, state, how, packed, pass))
+    let health = &writeback.core.health;
+    let content = || flush_content(writeback, id, state, how, packed, pass);
+    health.poisoned_by_panics(PANICKED, || budget::suspended(content))
 }
 
 fn flush_content(
@@ -286,6 +297,7 @@ fn flush_content(
         return Ok(true);
     };
     let mut dirty = dirty;
+    writeback.core.injection.passes(Place::Flushes);
     // Compressed before the inode was locked: it may be a file by now that has no checksums.
     let packed = packed.filter(|_| writeback.compresses(state));
     let result = match (pass.next(&dirty), packed) {

@@ -14,6 +14,7 @@ use crate::inode::{Dirty, Inode, State};
 use crate::options::compression::{PROPERTY, Plan, plan};
 use crate::xattrs;
 use btrfs_disk::compress::{MAX_UNCOMPRESSED, compress, looks_compressible};
+use btrfs_txn::Place;
 use inode_index::Ref;
 use locks::{Mutex, Rank};
 use std::collections::VecDeque;
@@ -259,6 +260,7 @@ impl<'a> Work<'a> {
     }
 
     fn done(mut self, share: usize) {
+        self.writeback.core.injection.passes(Place::Packs);
         let bytes = |group: &mut Mutex<Group<'_>>| {
             group.get_mut().pieces.iter().map(|(piece, _)| piece.len).sum::<u64>()
         };

@@ -8,9 +8,11 @@ use crate::inode::PIECES_SEEN;
 use crate::reserve::tests::{new_file, volume_with};
 use crate::{BtrfsFs, Compress, Method, Options};
 use blockdev::MemDevice;
-use btrfs_txn::{Throttle, Urgency};
+use btrfs_txn::{Injection, Place, Throttle, Urgency};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use vfs::{Context, FileSystem, Ino, SeekWhence};
+use std::sync::atomic::{AtomicBool, Ordering};
+use vfs::{Context, FileKind, FileSystem, Ino, SeekWhence};
 
 fn stat(fs: &BtrfsFs, name: &str) -> u64 {
     fs.stats().into_iter().find(|stat| stat.name == name).expect("a counter").value
@@ -130,5 +132,37 @@ fn nobody_looks_at_all_pieces_of_a_run_for_a_part_of_it() {
         assert_eq!(stat(&fs, "data.compressed_extents") > 0, compress.is_some());
         drop(inode);
         fs.destroy().expect("close");
+    }
+}
+
+/// What was taken out of the queue of dirty inodes, or out of an inode, is in no hands behind a panic: nobody claims
+/// that it is durable.
+#[test]
+fn behind_a_panic_in_writeback_nothing_is_called_durable() {
+    type Flush = fn(&BtrfsFs, Ino);
+    let some: Flush = |fs, _| drop(fs.engine.writeback.flush_some());
+    let one: Flush = |fs, file| {
+        let inode = fs.engine.inodes.get(file).expect("open");
+        drop(fs.engine.writeback.flush_inode(&inode));
+    };
+    for (place, flush) in [(Place::Flushes, some), (Place::Packs, some), (Place::Flushes, one)] {
+        let armed = Arc::new(AtomicBool::new(false));
+        let arm = armed.clone();
+        let injection = Injection::at_places(move |now| {
+            assert!(now != place || !arm.swap(false, Ordering::SeqCst), "as a test wants it");
+        });
+        let fs = volume_with(Options { background: false, injection, ..Options::default() });
+        let cx = Context::default();
+        let files = [b"one", b"two"].map(|name| {
+            let made = fs.mknod(&cx, fs.root(), name, FileKind::File, 0o644, 0).expect("create");
+            fs.write(&cx, made.attr.ino, 0, &[7; 5000], Default::default()).expect("write");
+            made.attr.ino
+        });
+        armed.store(true, Ordering::SeqCst);
+        assert!(catch_unwind(AssertUnwindSafe(|| flush(&fs, files[0]))).is_err(), "{place:?}");
+        fs.sync().expect_err("content is lost");
+        fs.fsync(files[1], false).expect_err("of others, too");
+        assert!(fs.read_only_reason().is_some_and(|why| why.contains("panicked")));
+        fs.destroy().expect_err("nor at the end");
     }
 }

@@ -1,7 +1,8 @@
 //! One operation inside an epoch: what it puts is committed wholly or not at all.
 //!
-//! Invariant: an operation inside never waits for I/O or for a lock that is held over some, so
-//! that sealing an epoch is short. It reads before it enters.
+//! Invariants: an operation inside never waits for I/O or for a lock that is held over some, so
+//! that sealing an epoch is short. It reads before it enters. One that panics poisons the volume before it leaves, so
+//! that no commit has half of it.
 //!
 //! What it does not know: what its items mean.
 
@@ -9,7 +10,7 @@ use super::Core;
 use crate::budget::{self, Changes};
 use crate::delta::{ActionCost, Active, Base, Delta, Level, ObjectEdit, Pending, TreeAction};
 use crate::sync::relax;
-use crate::{ObjectId, View};
+use crate::{ObjectId, Place, View};
 use btrfs_disk::{Corrupt, Error, Generation, Logical, Result, TreeId};
 use btrfs_space::Extent;
 use std::cell::Cell;
@@ -83,6 +84,7 @@ impl<'e> Op<'e> {
             places: before.places + changes.places,
             bytes: before.bytes + changes.bytes,
         });
+        self.core.injection.passes(Place::Edited);
         result
     }
 
@@ -226,6 +228,9 @@ impl<'e> Op<'e> {
 impl Drop for Op<'_> {
     fn drop(&mut self) {
         if let Some(active) = self.active.take() {
+            if std::thread::panicking() {
+                self.core.health.poison("an operation panicked half done");
+            }
             self.delta().gate.leave(active);
             budget::charge(self.changes.get());
         }

@@ -1,0 +1,66 @@
+//! Whoever panics with something half done turns the volume read-only: no commit has half of it, nobody hears that lost
+//! content is durable, and nobody waits for a thread that is gone.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Caller, Injection, Options, Place};
+use common::{CX, Image, assert_sound, find, new_file, read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vfs::{FileSystem, RenameMode};
+
+/// Panics at this place, once, when it is told to.
+struct Armed(Arc<AtomicBool>);
+
+impl Armed {
+    fn at(place: Place) -> (Armed, Injection) {
+        let armed = Arc::new(AtomicBool::new(false));
+        let arm = armed.clone();
+        let injection = Injection::at_places(move |now| {
+            assert!(now != place || !arm.swap(false, Ordering::SeqCst), "as a test wants it");
+        });
+        (Armed(armed), injection)
+    }
+
+    fn arm(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn panics<T>(&self, work: impl FnOnce() -> T) {
+        self.arm();
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(work()))).is_err(), "it was asked to");
+    }
+}
+
+fn is_poisoned(fs: &BtrfsFs) {
+    fs.sync().expect_err("something is half done");
+    assert!(fs.read_only_reason().is_some_and(|why| why.contains("panicked")));
+    fs.destroy().expect_err("nor at the end");
+}
+
+/// By a request, and by one that has no other guard than its operation's.
+#[test]
+fn half_an_operation_is_in_no_commit() {
+    testkit::require!(btrfs_progs);
+    type Work = fn(&BtrfsFs);
+    let rename: Work = |fs| {
+        drop(fs.rename(&CX, fs.root(), b"old", fs.root(), b"new", RenameMode::Replace));
+    };
+    let subvolume: Work = |fs| drop(fs.create_subvolume(&Caller::root(), fs.root(), b"new"));
+    for work in [rename, subvolume] {
+        let image = Image::new(256 << 20, &[]);
+        let (armed, injection) = Armed::at(Place::Edited);
+        let fs = image.open_with(Options { background: false, injection, ..Options::default() });
+        new_file(&fs, "old", &[5; 9000]);
+        fs.sync().expect("commit");
+        armed.panics(|| work(&fs));
+        is_poisoned(&fs);
+        drop(fs);
+        assert_sound(&image.path);
+        let fs = image.open();
+        assert!(read(&fs, fs.root(), "old") == [5; 9000]);
+        assert!(find(&fs, fs.root(), "new").is_none());
+        fs.destroy().expect("close");
+    }
+}

@@ -4,7 +4,8 @@
 //! Invariants: only a tree that a durable commit calls dead is dropped; nothing is held between the
 //! steps, so operations wait for none. The root item says after each step how far it came, so
 //! a crash, or another program, goes on there. A tree of which something cannot be read stays as far as
-//! it was dropped, and is left alone until the next mount.
+//! it was dropped, and is left alone until the next mount. Where the thread panics nothing would be dropped any more, and
+//! who waits for it would wait for ever: the volume is poisoned.
 //!
 //! What it does not know: names, and who deleted.
 
@@ -18,7 +19,7 @@ use btrfs_disk::{Key, TreeId};
 use btrfs_space::Priority;
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::delta::{ActionCost, Dropping, TreeAction};
-use btrfs_txn::{Core, Defect, Urgency};
+use btrfs_txn::{Core, Defect, Place, Urgency};
 use locks::{Condvar, Mutex, Rank};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,6 +102,7 @@ impl Cleaner {
 
     /// Takes one step, and the commit that it is in; false: nothing is left.
     pub(crate) fn step(&self, urgency: Urgency) -> Result<bool> {
+        self.core.injection.passes(Place::Sweeps);
         let mut at_work = self.at_work.lock();
         let stuck: Vec<TreeId> = self.stuck.lock().keys().copied().collect();
         let roots = self.core.roots();
@@ -341,30 +343,34 @@ impl Sweeper {
 }
 
 fn run(cleaner: &Weak<Cleaner>) {
-    loop {
-        let Some(cleaner) = cleaner.upgrade() else { return };
-        if !cleaner.wait() {
-            return;
-        }
-        while !cleaner.is_stopped() {
-            match cleaner.step(Urgency::Background) {
-                Ok(true) => {}
-                Ok(false) if cleaner.has_dropped_left() => break,
-                Ok(false) => {
-                    cleaner.rest();
-                    break;
-                }
-                Err(_) if cleaner.core.health.writable().is_err() => return,
-                // Who lets changes in again wakes it, or has done so by now.
-                Err(FsError::ReadOnly(_)) => break,
-                Err(error) => {
-                    tracing::warn!(%error, "a deleted subvolume waits to be dropped");
-                    cleaner.rest();
-                    break;
-                }
+    let round = |cleaner: &Cleaner| {
+        let why = "the thread that drops deleted subvolumes panicked";
+        cleaner.core.health.poisoned_by_panics(why, || cleaner.wait() && sweep(cleaner))
+    };
+    while cleaner.upgrade().is_some_and(|cleaner| round(&cleaner)) {}
+}
+
+/// Drops what there is; false: nothing will be dropped any more.
+fn sweep(cleaner: &Cleaner) -> bool {
+    while !cleaner.is_stopped() {
+        match cleaner.step(Urgency::Background) {
+            Ok(true) => {}
+            Ok(false) if cleaner.has_dropped_left() => break,
+            Ok(false) => {
+                cleaner.rest();
+                break;
+            }
+            Err(_) if cleaner.core.health.writable().is_err() => return false,
+            // Who lets changes in again wakes it, or has done so by now.
+            Err(FsError::ReadOnly(_)) => break,
+            Err(error) => {
+                tracing::warn!(%error, "a deleted subvolume waits to be dropped");
+                cleaner.rest();
+                break;
             }
         }
     }
+    true
 }
 
 impl Drop for Sweeper {

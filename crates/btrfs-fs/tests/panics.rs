@@ -3,11 +3,12 @@
 
 mod common;
 
-use btrfs_fs::{BtrfsFs, Caller, Injection, Options, Place};
+use btrfs_fs::{BtrfsFs, Caller, Compress, Delete, Injection, Method, Options, Place};
 use common::{CX, Image, assert_sound, find, new_file, read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use vfs::{FileSystem, RenameMode};
 
 /// Panics at this place, once, when it is told to.
@@ -63,4 +64,46 @@ fn half_an_operation_is_in_no_commit() {
         assert!(find(&fs, fs.root(), "new").is_none());
         fs.destroy().expect("close");
     }
+}
+
+/// Returns when a thread has panicked; an error: none did, or nobody was told.
+fn wait_until_poisoned(fs: &BtrfsFs) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while fs.read_only_reason().is_none() {
+        assert!(Instant::now() < until, "nobody commits, and nobody knows");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    is_poisoned(fs);
+}
+
+/// Without a commit at work: it looks at what is to be compressed.
+#[test]
+fn behind_a_panic_of_the_commit_thread_nothing_is_written() {
+    const MIB: usize = 1 << 20;
+    let image = Image::new(512 << 20, &[]);
+    let (armed, injection) = Armed::at(Place::Packs);
+    let method = Method::parse("zstd:1").expect("a method");
+    let compress = Some(Compress { method, force: true });
+    let commit_interval = Duration::from_secs(86_400);
+    let options = Options { injection, compress, commit_interval, ..Options::default() };
+    let fs = image.open_with(options);
+    armed.arm();
+    for name in 0..20 {
+        new_file(&fs, &name.to_string(), &vec![7; MIB]);
+    }
+    wait_until_poisoned(&fs);
+}
+
+#[test]
+fn behind_a_panic_of_the_cleaner_nothing_is_written() {
+    let image = Image::new(256 << 20, &[]);
+    let (armed, injection) = Armed::at(Place::Sweeps);
+    let fs = image.open_with(Options { injection, ..Options::default() });
+    let root = Caller::root();
+    fs.create_subvolume(&root, fs.root(), b"gone").expect("create");
+    fs.sync().expect("commit");
+    fs.delete_subvolume(&root, Delete::Name(fs.root(), b"gone")).expect("delete");
+    armed.arm();
+    fs.sync().expect("it is dead now");
+    wait_until_poisoned(&fs);
 }

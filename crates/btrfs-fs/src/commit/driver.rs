@@ -1,7 +1,8 @@
 //! The background thread: a commit when the interval has passed or somebody asks, and between
 //! commits what is to be compressed (writeback/early.rs).
 //!
-//! It holds the committer weakly, so that it never keeps a volume open.
+//! It holds the committer weakly, so that it never keeps a volume open. Where it panics nobody would commit any more, nor
+//! serve who asks: the volume is poisoned.
 
 use super::Committer;
 use btrfs_txn::{Request, Urgency, Wanted};
@@ -31,38 +32,48 @@ impl Background {
 
 fn run(committer: &Weak<Committer>, interval: Duration) {
     let (mut last, mut went_well) = (Instant::now(), true);
-    loop {
-        let Some(committer) = committer.upgrade() else { return };
-        let due = last + interval;
-        // Each commit takes a rescan a step on; what is in memory may stay there.
-        let at_once = went_well && takes_steps(&committer);
-        let (until, otherwise) = match at_once {
-            true if Instant::now() < due => (Instant::now(), Wanted::WrittenBack),
-            _ => (due, Wanted::Everything),
-        };
-        let wanted = match committer.core.requests.wait(until, otherwise) {
-            Some(Request::Commit(wanted)) => wanted,
-            Some(Request::WriteBack) => {
-                committer.writeback.flush_early(due);
-                continue;
-            }
-            None => return,
-        };
-        let result = match wanted {
-            // Chunks that nobody uses yet: who has to use one that no commit knows waits for it.
-            Wanted::WrittenBack => committer.commit_written_back_at(Urgency::Background),
-            Wanted::Everything => {
-                last = Instant::now();
-                committer.commit_at(Urgency::Background)
-            }
-        };
-        // Where none was made, be it that the mount is still.
-        committer.free_retired();
-        went_well = result.is_ok();
-        if !goes_on(&committer, result) {
-            return;
+    // Within each round: it ends before the committer is let go of, which may be the last one to have it.
+    let mut round = |committer: &Committer| {
+        let health = &committer.core.health;
+        let work = || serve(committer, interval, (&mut last, &mut went_well));
+        health.poisoned_by_panics("the commit thread panicked", work)
+    };
+    while committer.upgrade().is_some_and(|committer| round(&committer)) {}
+}
+
+/// Waits for one thing to be done, and does it; false: there will be no other.
+fn serve(
+    committer: &Committer,
+    interval: Duration,
+    (last, went_well): (&mut Instant, &mut bool),
+) -> bool {
+    let due = *last + interval;
+    // Each commit takes a rescan a step on; what is in memory may stay there.
+    let at_once = *went_well && takes_steps(committer);
+    let (until, otherwise) = match at_once {
+        true if Instant::now() < due => (Instant::now(), Wanted::WrittenBack),
+        _ => (due, Wanted::Everything),
+    };
+    let wanted = match committer.core.requests.wait(until, otherwise) {
+        Some(Request::Commit(wanted)) => wanted,
+        Some(Request::WriteBack) => {
+            committer.writeback.flush_early(due);
+            return true;
         }
-    }
+        None => return false,
+    };
+    let result = match wanted {
+        // Chunks that nobody uses yet: who has to use one that no commit knows waits for it.
+        Wanted::WrittenBack => committer.commit_written_back_at(Urgency::Background),
+        Wanted::Everything => {
+            *last = Instant::now();
+            committer.commit_at(Urgency::Background)
+        }
+    };
+    // Where none was made, be it that the mount is still.
+    committer.free_retired();
+    *went_well = result.is_ok();
+    goes_on(committer, result)
 }
 
 /// Whether there is a rescan that a commit would take on.

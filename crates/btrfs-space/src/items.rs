@@ -111,20 +111,29 @@ impl Items for NoItems {
 
 /// Items with changes on top that nobody has applied yet.
 ///
-/// Invariant: `again` has every key that was changed more than once; such a change may
-/// be none in the end.
+/// Invariants: `again` has every key that was changed more than once; such a change may
+/// be none in the end. No item is in `bare`.
 pub(crate) struct Overlay<'a> {
     base: &'a mut dyn Items,
     changes: BTreeMap<Key, Option<Box<[u8]>>>,
     again: BTreeSet<Key>,
+    /// Behind the one key, and up to the other: where the last look back went over what was deleted. Changes ascend, so
+    /// the next one comes there again.
+    bare: Option<(Key, Key)>,
 }
 
 impl<'a> Overlay<'a> {
     pub(crate) fn new(base: &'a mut dyn Items) -> Overlay<'a> {
-        Overlay { base, changes: BTreeMap::new(), again: BTreeSet::new() }
+        Overlay { base, changes: BTreeMap::new(), again: BTreeSet::new(), bare: None }
     }
 
     pub(crate) fn put(&mut self, key: Key, data: Vec<u8>) {
+        if let Some((low, high)) = &mut self.bare
+            && *low < key
+            && key <= *high
+        {
+            *low = key;
+        }
         self.change(key, Some(data.into_boxed_slice()));
     }
 
@@ -169,19 +178,27 @@ impl Items for Overlay<'_> {
     }
 
     fn at_or_before(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let mut from = *key;
-        loop {
+        let (mut from, mut top, mut is_long) = (*key, *key, false);
+        let found = loop {
+            if let Some((low, high)) = self.bare.filter(|(low, high)| *low < from && from <= *high)
+            {
+                (from, top) = (low, top.max(high));
+            }
             let below = self.base.at_or_before(&from)?;
             match (below, self.changes.range(..=from).next_back()) {
-                (below, None) => return Ok(below),
-                (Some(below), Some((key, _))) if below.0 > *key => return Ok(Some(below)),
-                (_, Some((key, Some(data)))) => return Ok(Some((*key, data.to_vec()))),
+                (below, None) => break below,
+                (Some(below), Some((key, _))) if below.0 > *key => break Some(below),
+                (_, Some((key, Some(data)))) => break Some((*key, data.to_vec())),
                 (_, Some((key, None))) => match predecessor(key) {
-                    Some(next) => from = next,
-                    None => return Ok(None),
+                    Some(next) => (from, is_long) = (next, true),
+                    None => break None,
                 },
             }
+        };
+        if let Some((low, _)) = found.as_ref().filter(|_| is_long) {
+            self.bare = Some((*low, top));
         }
+        Ok(found)
     }
 }
 
@@ -232,5 +249,32 @@ mod tests {
         assert_eq!(before(4), Some((4, 40)));
         assert_eq!(before(3), Some((3, 30)));
         assert_eq!(before(2), None);
+    }
+
+    /// What is known to be bare is that no longer where an item comes.
+    #[test]
+    fn looks_back_over_deleted_items_see_what_came_since() {
+        let key = |offset| Key::new(1, 1, offset);
+        let mut base: BTreeMap<Key, Vec<u8>> = (0..10).map(|i| (key(i), vec![i as u8])).collect();
+        let mut overlay = Overlay::new(&mut base);
+        let before = |overlay: &mut Overlay<'_>, offset| {
+            overlay.at_or_before(&key(offset)).unwrap().map(|(key, _)| key.offset)
+        };
+        (2..8).for_each(|i| overlay.delete(key(i)));
+        assert_eq!(before(&mut overlay, 7), Some(1));
+        assert_eq!(before(&mut overlay, 8), Some(8));
+        overlay.delete(key(8));
+        assert_eq!(before(&mut overlay, 8), Some(1), "also over what joins it");
+        overlay.put(key(4), vec![4]);
+        assert_eq!(before(&mut overlay, 8), Some(4));
+        assert_eq!(before(&mut overlay, 3), Some(1));
+        overlay.delete(key(1));
+        overlay.delete(key(4));
+        assert_eq!(before(&mut overlay, 8), Some(0));
+        overlay.put(key(8), vec![8]);
+        assert_eq!(before(&mut overlay, 8), Some(8));
+        assert_eq!(before(&mut overlay, 7), Some(0));
+        overlay.delete(key(0));
+        assert_eq!(before(&mut overlay, 7), None);
     }
 }

@@ -217,3 +217,39 @@ fn bitmaps_refuse_what_cannot_be() {
     short.insert(last, vec![0; 7]);
     refused(&mut short, &[inside(8010, 1)], &[], "another size");
 }
+
+/// Counts what is asked of the tree.
+struct Counting<'t>(&'t mut Tree, u64);
+
+impl btrfs_space::Items for Counting<'_> {
+    fn at_or_after(&mut self, key: &Key) -> btrfs_disk::Result<Option<(Key, Vec<u8>)>> {
+        self.1 += 1;
+        btrfs_space::Items::at_or_after(self.0, key)
+    }
+    fn at_or_before(&mut self, key: &Key) -> btrfs_disk::Result<Option<(Key, Vec<u8>)>> {
+        self.1 += 1;
+        btrfs_space::Items::at_or_before(self.0, key)
+    }
+}
+
+/// Each extent that is freed between two gaps makes one free extent of three, behind what the others left: what
+/// was deleted in front of it is looked over once.
+#[test]
+fn freeing_what_lies_between_gaps_asks_little_of_the_tree() {
+    const COUNT: usize = 1000;
+    let span = GroupSpan { start: 1 << 30, len: 1 << 30, sector: SECTOR };
+    let mut tree = Tree::new();
+    let all_free = add_group(&mut tree, &span).expect("a group");
+    apply(&mut tree, all_free);
+    let taken: Vec<Extent> = (0..COUNT).map(|i| extent(&span, (2 * i + 1, 1))).collect();
+    let changes = update(&mut tree, &span, &taken, &[]).expect("they are free");
+    apply(&mut tree, changes);
+    let before = tree.clone();
+    assert_eq!(before.len(), COUNT + 2, "one item each, as few as they are");
+    let mut counting = Counting(&mut tree, 0);
+    let changes = update(&mut counting, &span, &[], &taken).expect("they are taken");
+    let asked = counting.1;
+    apply(&mut tree, changes);
+    assert_eq!(tree.len(), 2, "all is free again");
+    assert!(asked <= 10 * COUNT as u64, "{asked} questions for {COUNT} extents");
+}

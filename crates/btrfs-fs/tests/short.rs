@@ -235,6 +235,31 @@ fn removals_go_on_while_no_commit_finds_room() {
     world.end(sessions);
 }
 
+/// Wherever a commit runs short, also while it settles: what it had built is in memory no longer.
+#[test]
+fn what_a_commit_without_room_had_built_is_gone() {
+    let world = World::new(0, None);
+    let mut sessions = [Session::new(&world.model), Session::new(&world.fs)];
+    let space = world.fs.space();
+    let mut failed = 0;
+    for built in 0..1000 {
+        let name = format!("A/new{built}");
+        both(&mut sessions, &[create(&name), write(&name, 0, 5000, built)]);
+        let now = space.allocations();
+        space.fail_allocations(now + built..u64::MAX);
+        let synced = world.fs.sync();
+        space.fail_allocations(0..0);
+        assert_eq!(world.counter("memory.building"), 0, "behind {built} allocations: {synced:?}");
+        if synced.is_ok() {
+            break;
+        }
+        assert!(no_room(&synced), "{synced:?}");
+        failed += 1;
+    }
+    assert!(failed > 3, "{failed}: or this shows nothing");
+    world.end(sessions);
+}
+
 /// What the log knew of an epoch is void once that has joined another: no fsync goes on with it.
 #[test]
 fn an_fsync_after_it_has_everything() {

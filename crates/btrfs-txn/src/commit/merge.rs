@@ -46,12 +46,10 @@ pub fn run(
         true => Settle::without_quotas,
         false => Settle::new,
     };
+    let _building = Building(core);
     let mut settle = begin(&core.space, &core.store, superblock, generation, reservation)?;
     let found = match merge_files(core, &mut settle, sealed, urgency) {
-        Err(Error::NoSpace) => {
-            core.note_building(0);
-            return Err(settle.no_room());
-        }
+        Err(Error::NoSpace) => return Err(settle.no_room()),
         other => other?,
     };
     let taken_by_files = settle.taken_by_files();
@@ -69,6 +67,15 @@ pub fn run(
     let merged = write(core, generation, settled, taken)?;
     found.moves.into_iter().for_each(|(wanted, made)| wanted.done(made));
     Ok(merged)
+}
+
+/// However it ends, nothing is built and unwritten behind it: the memory is others' again.
+struct Building<'c>(&'c Core);
+
+impl Drop for Building<'_> {
+    fn drop(&mut self) {
+        self.0.note_building(0);
+    }
 }
 
 /// What was found on the way, to be remembered once the commit has succeeded.

@@ -116,18 +116,23 @@ impl Walk<'_, '_, '_> {
         }
         let first = if edge { self.first_left(&node) } else { 0 };
         for slot in first..node.len() {
-            let end = if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { end };
-            let child = node.child(slot);
-            if self.start.drop.is_some() && self.usage.is_dropped(&node, child.logical.0) {
-                continue;
-            }
-            if first_time {
-                self.usage.child(&node, child.logical.0);
-            }
-            let edge = edge && slot == first && self.is_above_drop(&node);
-            let expect = Expect::of_child(&child, node.level() - 1, self.start.id);
-            self.visit(&expect, end, edge);
+            self.child(&node, slot, end, edge && slot == first, first_time);
         }
+    }
+
+    /// `end` and `edge` as for `visit`, `end` of `node`.
+    fn child(&mut self, node: &Node, slot: usize, end: Option<Key>, edge: bool, first_time: bool) {
+        let end = if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { end };
+        let child = node.child(slot);
+        if self.start.drop.is_some() && self.usage.is_dropped(node, child.logical.0) {
+            return;
+        }
+        if first_time {
+            self.usage.child(node, child.logical.0);
+        }
+        let edge = edge && self.is_above_drop(node);
+        let expect = Expect::of_child(&child, node.level() - 1, self.start.id);
+        self.visit(&expect, end, edge);
     }
 
     /// Why the deletion cannot have stopped where it is said to have. It stops in front of a pointer of a node.

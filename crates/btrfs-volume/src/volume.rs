@@ -127,11 +127,7 @@ impl Volume {
         };
         features::refuse(&sb, options.mends_sizes)?;
         let own = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
-        let mut device = device_id(&sb);
-        if options.mends_sizes {
-            device.total_bytes = device.total_bytes.max(dev.len());
-        }
-        let mut map = ChunkMap::new(device);
+        let mut map = ChunkMap::new(device_of(&sb, &*dev, &options));
         load::system_chunks(&sb, &mut map).map_err(why)?;
         let copies = chosen.differing;
         let stale = (!copies.is_empty()).then(|| Stale { opened: sb.clone(), copies });
@@ -383,6 +379,15 @@ pub(crate) fn device_id(sb: &Superblock) -> DeviceId {
         total_bytes: sb.fields.dev_item.total_bytes,
         mixed: sb.fields.incompat_flags & incompat::MIXED_GROUPS != 0,
     }
+}
+
+/// The device that chunks are judged by.
+fn device_of(sb: &Superblock, dev: &dyn BlockDevice, options: &OpenOptions) -> DeviceId {
+    let mut device = device_id(sb);
+    if options.mends_sizes {
+        device.total_bytes = device.total_bytes.max(dev.len());
+    }
+    device
 }
 
 fn read_only_reason(

@@ -3,8 +3,17 @@
 
 mod common;
 
+use blocksim::Hooked;
+use btrfs_disk::ids::block_group::DATA;
+use btrfs_disk::{Key, TreeId};
 use btrfs_fs::{BtrfsFs, LimitChange, Options};
-use common::{CX, Image, close_and_judge, errno, new_file, stat};
+use btrfs_space::{GroupInfo, Moment, Space};
+use common::unreadable::Unreadable;
+use common::{
+    CX, Cached, Image, close_and_judge, copies, errno, find, new_file, open_device, stat,
+};
+use fuzzing::patch::Patch;
+use std::sync::Arc;
 use vfs::{FallocateMode, FileSystem, Ino};
 
 const MIB: u64 = 1 << 20;
@@ -83,5 +92,40 @@ fn on_a_full_volume_what_is_there_can_be_allocated() {
     }
     assert_eq!(fs.getattr(ino).expect("there").size, 100_000);
     assert_eq!(errno(fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, MIB)), libc::ENOSPC);
+    close_and_judge(&image, fs);
+}
+
+/// Behind the allocation nothing is read any more: what fails does so before there is an extent that nobody has.
+#[test]
+fn where_nothing_can_be_read_nothing_is_allocated_in_vain() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 * MIB, &[]);
+    let fs = open(&image);
+    new_file(&fs, "file", &[3; 100_000]);
+    fs.destroy().expect("close");
+    drop(fs);
+    let leaf = Patch::new(&image.path).leaf(TreeId::FS, Key::MIN).logical();
+    let leaf: Vec<_> = copies(&image, leaf.0).iter().map(|at| *at..at + 16384).collect();
+    let below = Cached(open_device(&image.path, false));
+    let device = Arc::new(Hooked { below, hook: Unreadable::new(Vec::new()) });
+    // Nodes are read whenever they are looked at.
+    let options = Options { background: false, cache_bytes: 0, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("open");
+    let ino = find(&fs, fs.root(), "file").expect("there");
+    // What is neither in use nor free: nobody has it.
+    let nobodys = || {
+        let groups = fs.space().group_infos().into_iter().filter(|group| group.flags & DATA != 0);
+        let free = |group: &GroupInfo| group.free.iter().map(|(_, len)| len).sum::<u64>();
+        groups.map(|group| group.len - group.used - free(&group)).sum::<u64>()
+    };
+    assert_eq!(nobodys(), 0);
+    let lost = device.clone();
+    let lose = move |_: &Space| lost.hook.lose(leaf.clone());
+    fs.space().meanwhile(Moment::Allocate, lose);
+    let done = fs.fallocate(&CX, ino, FallocateMode::KeepSize, MIB, MIB);
+    device.hook.mend();
+    fs.sync().expect("commit");
+    assert_eq!(nobodys(), 0, "{done:?}");
+    drop(device);
     close_and_judge(&image, fs);
 }

@@ -421,11 +421,12 @@ fn fill_gap(
         // In place of so many items for holes at most.
         let (_, next) = items_from(engine, inode.id, at, end.min(at + PREALLOC_MAX))?;
         let (want, sector) = (next - at, engine.core.sector());
+        // What may fail, before there is an extent that nobody would have.
+        let mapped = map_range(&engine.core.view(), inode.id, sector, at, next).fs()?;
         let extent = room.alloc(&engine.core.space, want, sector, None);
         let extent = engine.reservations.allocated(extent)?;
         let op = engine.core.begin();
         let stop = at + extent.len;
-        let mapped = map_range(&op.view, inode.id, engine.core.sector(), at, stop).fs()?;
         op.allocate(extent, (inode.id.tree, inode.id.objectid, at)).fs()?;
         let fields = prealloc_fields(op.generation().0, &extent);
         let kind = FileExtentKind::Prealloc;

@@ -12,6 +12,7 @@ use fuzzing::patch::Patch;
 use vfs::{FileKind, FileSystem, Ino};
 
 const MIB: u64 = 1 << 20;
+const NOCOW: u32 = 0x0080_0000;
 
 fn file(fs: &BtrfsFs, dir: Ino, name: &str) -> Ino {
     let made = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).expect("create");
@@ -30,12 +31,11 @@ fn copied(fs: &BtrfsFs, from: Ino, to: Ino, len: u64) -> (u64, vfs::Result<u64>)
     }
 }
 
-/// Into another subvolume, where nothing is shared, on a volume that has no room for all of it.
+/// Into a file without checksums, with which nothing is shared, on a volume that has no room for all of it.
 #[test]
 fn a_copy_that_finds_no_room_says_what_is_done() {
     let image = Image::new(128 * MIB, &["-m", "single"]);
     let fs = image.open();
-    let made = fs.create_subvolume(&Caller::root(), fs.root(), b"other").expect("subvolume");
     let from = file(&fs, fs.root(), "from");
     let len = 70 * MIB;
     for at in (0..len).step_by(MIB as usize) {
@@ -43,11 +43,34 @@ fn a_copy_that_finds_no_room_says_what_is_done() {
         fs.write(&CX, from, at, &chunk, Default::default()).expect("write");
     }
     fs.sync().expect("sync");
-    let to = file(&fs, made.1.attr.ino, "to");
+    let to = file(&fs, fs.root(), "to");
+    fs.set_flags(&CX, to, NOCOW).expect("flags");
     let (done, end) = copied(&fs, from, to, len);
     assert_eq!(end.expect_err("it does not fit").errno(), libc::ENOSPC);
     assert!(done > 0, "a part fits");
     assert_eq!(fs.getattr(to).expect("stat").size, done);
+    [from, to].into_iter().for_each(|ino| fs.forget(ino, 1));
+    close_and_judge(&image, fs);
+}
+
+/// As in the kernel: subvolumes share content, and a plain `cp` from one to the other takes no space.
+#[test]
+fn a_copy_into_another_subvolume_shares() {
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    let made = fs.create_subvolume(&Caller::root(), fs.root(), b"other").expect("subvolume");
+    let from = file(&fs, fs.root(), "from");
+    let len = MIB + 5000;
+    fs.write(&CX, from, 0, &vec![7; len as usize], Default::default()).expect("write");
+    fs.sync().expect("sync");
+    let to = file(&fs, made.1.attr.ino, "to");
+    assert_eq!(copied(&fs, from, to, len).0, len);
+    fs.sync().expect("sync");
+    let at = |ino| fs.stored(ino).expect("it is a file");
+    assert_eq!(format!("{:?}", at(from)), format!("{:?}", at(to)));
+    let mut content = vec![0; len as usize];
+    assert_eq!(fs.read(to, 0, &mut content).expect("read"), content.len());
+    assert!(content.iter().all(|byte| *byte == 7));
     [from, to, made.1.attr.ino].into_iter().for_each(|ino| fs.forget(ino, 1));
     close_and_judge(&image, fs);
 }

@@ -355,6 +355,32 @@ fn an_fsync_writes_no_subvolume_tree() {
     assert_eq!(after_a_crash(&device, "B/moved", 1), []);
 }
 
+/// A subvolume has another name: who syncs something in it finds it under that name, as with the kernel, which
+/// commits. Once it is committed logs are written as before.
+#[test]
+fn an_fsync_behind_the_rename_of_a_subvolume_commits() {
+    let device = Arc::new(SimDevice::new(base(0).image.clone()));
+    let fs = mounted(&device, base::options());
+    let (root, dir) = (fs.root(), find(&fs, "A"));
+    let sub = fs.create_subvolume(&Caller::root(), dir, b"sub").expect("subvolume").1.attr.ino;
+    fs.sync().expect("sync");
+    let synced = |name: &[u8]| {
+        let made = fs.mknod(&CX, sub, name, FileKind::File, 0o644, 0).expect("create").attr.ino;
+        write(&fs, made, 0, &[7; 100]);
+        fs.fsync(made, false).expect("fsync");
+    };
+    fs.rename(&CX, dir, b"sub", root, b"moved", RenameMode::Replace).expect("rename");
+    synced(b"file");
+    assert_eq!(stat(&fs, "log.writes"), 0);
+    assert_eq!(after_a_crash(&device, "moved/file", 100), [7; 100]);
+    synced(b"other");
+    assert_eq!(stat(&fs, "log.writes"), 1);
+    fs.rename(&CX, root, b"moved", dir, b"foo2", RenameMode::Replace).expect("rename");
+    fs.rename(&CX, dir, b"foo2", root, b"B", RenameMode::Exchange).expect("exchange");
+    synced(b"third");
+    assert_eq!(after_a_crash(&device, "B/third", 100), [7; 100]);
+}
+
 /// Whether an inode is in the log is known when the inode itself has left memory and come back.
 #[test]
 fn an_inode_that_was_evicted_is_not_logged_anew() {

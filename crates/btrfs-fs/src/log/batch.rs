@@ -187,6 +187,9 @@ impl TreeLog {
             if let Some(why) = self.core.health.poisoned() {
                 return Err(Error::ReadOnly(why.to_owned()).into());
             }
+            if pending.renamed_subvolume() {
+                return Err(Fallback::Subvolume.into());
+            }
             want_renamed(work, state, &pending);
             assert!(!self.core.injection.has(Defect::LogPanics), "as it was asked to");
             work.freeze(&pending, |id, level| state.ask(id, level));

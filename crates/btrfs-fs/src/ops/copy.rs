@@ -97,7 +97,7 @@ pub(crate) fn copy_range(
     let shared = if whole > len && !ends_target { len / sector * sector } else { whole };
     let mut done = 0;
     let small = size <= engine.core.geometry.max_inline() as u64 || stays_inline(engine, &source)?;
-    if aligned && !small && shared > 0 && source.id.tree == target.id.tree {
+    if aligned && !small && shared > 0 {
         let wanted = shared.min(len);
         let now = up_to(engine, &source, (from_offset, wanted), SHARED_AT_ONCE)?;
         let range = Range { from: from_offset, to: to_offset, len: now };

@@ -14,6 +14,7 @@ use crate::{ObjectId, Place, View};
 use btrfs_disk::{Corrupt, Error, Generation, Logical, Result, TreeId};
 use btrfs_space::Extent;
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 /// Places that a run of keys is, see [`Op::run`].
 pub const RUN_PLACES: u32 = 3;
@@ -191,6 +192,12 @@ impl<'e> Op<'e> {
             self.edit(from, |o| o.moved());
         }
         self.edit(child, |o| o.moved());
+    }
+
+    /// A subvolume has another name, in whichever tree: who syncs something before the next commit
+    /// waits for that, as in the kernel, since a log of what is in it does not say where it is.
+    pub fn renamed_subvolume(&self) {
+        self.delta().renamed_subvolume.store(true, Ordering::Relaxed);
     }
 
     /// A directory is gone from `dir`: if it had been moved, so is that.

@@ -39,6 +39,7 @@ pub use slot::Base;
 pub use watch::{Ask, Frozen, Level, is_ref};
 
 use btrfs_disk::Generation;
+use std::sync::atomic::AtomicBool;
 
 /// What an epoch changed, until its commit has it in the trees.
 pub struct Delta {
@@ -52,6 +53,8 @@ pub struct Delta {
     pub extents: ExtentDelta,
     /// What becomes of whole trees.
     pub trees: TreeActions,
+    /// A subvolume has another name: no log of this epoch may say less.
+    pub(crate) renamed_subvolume: AtomicBool,
 }
 
 impl Delta {
@@ -63,6 +66,7 @@ impl Delta {
             items: ItemDelta::new(generation),
             extents: ExtentDelta::new(generation),
             trees: TreeActions::default(),
+            renamed_subvolume: AtomicBool::new(false),
         }
     }
 

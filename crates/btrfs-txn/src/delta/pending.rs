@@ -6,6 +6,7 @@
 use super::watch::{Ask, Frozen};
 use super::{Delta, ExtentDelta};
 use btrfs_disk::{Key, Logical, TreeId};
+use std::sync::atomic::Ordering;
 
 /// What the last commit on the medium does not have, of both epochs.
 #[derive(Clone, Copy)]
@@ -39,6 +40,11 @@ impl<'a> Pending<'a> {
     /// As `ItemDelta::was_moved`.
     pub fn was_moved(&self, tree: TreeId, objectid: u64) -> bool {
         self.both().any(|delta| delta.items.was_moved(tree, objectid))
+    }
+
+    /// True if a subvolume got another name since the last commit.
+    pub fn renamed_subvolume(&self) -> bool {
+        self.both().any(|delta| delta.renamed_subvolume.load(Ordering::Relaxed))
     }
 
     /// As `ItemDelta::take_renamed`.

@@ -79,6 +79,7 @@ impl Side<'_> {
         names::add(op, dir, name, self.target, index)?;
         if self.inode.is_none() {
             put_refs(op, self.tree(), &ParentLink { dir, name, index });
+            op.renamed_subvolume();
         }
         Ok(())
     }

@@ -468,7 +468,7 @@ impl<R: NodeReader> Settle<'_, R> {
                 outcome.above += 1;
                 continue;
             }
-            let to = self.place(copy.way.tree)?;
+            let to = self.place_of(&copy)?;
             now.insert(old, to);
             let flags = if copy.shared { FLAG_RELOC } else { 0 };
             let node = build::moved(&copy.node, &self.identity(to), flags, children.as_deref());
@@ -503,6 +503,20 @@ impl<R: NodeReader> Settle<'_, R> {
             (child.logical, child.generation) = (now[&child.logical], self.generation);
         }
         Some(all)
+    }
+
+    /// An address for a copy. A pointer that is no reference any more may lead anywhere, but not to its own node.
+    fn place_of(&mut self, copy: &Copy) -> Result<Logical> {
+        let (len, level) = (self.format.node_size, copy.node.level());
+        let gone = |at: Logical| copy.node.children().take(copy.first).any(|c| c.logical == at);
+        loop {
+            let at = self.place(copy.way.tree)?;
+            if copy.first == 0 || !gone(at) {
+                return Ok(at);
+            }
+            // Nobody will refer to it: the drain gives it back.
+            self.deltas.born(at, len, ExtentKind::Node { level }, copy.node.owner());
+        }
     }
 
     /// An address for a node of `tree`.

@@ -76,11 +76,13 @@ fn unclear() -> Error {
     Error::usage("what to do, and to which image? `spinney rescue zero-log IMAGE`")
 }
 
+/// Whether it was there, and whether the volume was given a free-space tree on the way.
+type GivenUp = (bool, bool);
+
 /// What of a volume can be given up.
 struct Part {
     verb: &'static str,
-    /// Whether it was there, and whether the volume was given a free-space tree on the way.
-    give_up: fn(Arc<dyn BlockDevice>) -> spinney::Result<(bool, bool)>,
+    give_up: fn(Arc<dyn BlockDevice>) -> spinney::Result<GivenUp>,
     /// Name of that in JSON.
     had: &'static str,
     /// Said where it was there, and where not.
@@ -120,7 +122,7 @@ const GIVEN_UP: [Part; 4] = [
     },
 ];
 
-fn told(cleared: Cleared) -> (bool, bool) {
+fn told(cleared: Cleared) -> GivenUp {
     (cleared.there, cleared.made_free_space_tree)
 }
 

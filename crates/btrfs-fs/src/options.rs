@@ -2,7 +2,7 @@
 
 pub(crate) mod compression;
 
-pub(crate) use compression::may_compress;
+pub(crate) use compression::is_never_compressed;
 pub use compression::{Compress, Method};
 
 use btrfs_disk::TreeId;

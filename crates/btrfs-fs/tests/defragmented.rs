@@ -5,7 +5,7 @@ mod common;
 use btrfs_fs::control::wire;
 use btrfs_fs::{BtrfsFs, Compress, Method, Options};
 use common::{CX, Image, close_and_judge, errno, new_file, stat};
-use vfs::{Asker, Control, FileSystem, Ino, Who};
+use vfs::{Asker, Control, FallocateMode, FileSystem, Ino, Who};
 
 /// The superuser, through a mount.
 struct Root;
@@ -22,6 +22,7 @@ impl Asker for Root {
 
 const SECTORS: u64 = 32;
 const SIZE: u64 = SECTORS * 4096;
+const COMPRESS: u64 = 1;
 const NOCOMPRESS: u64 = 8;
 
 /// A file in as many extents as it has sectors.
@@ -85,5 +86,29 @@ fn what_is_to_be_plain_is_stored_as_it_is() {
     assert_eq!((extents(&fs, ino), compressed()), (1, 8));
     fs.write(&CX, ino, 0, &[b'b'; 1 << 20], Default::default()).expect("write");
     assert_eq!((extents(&fs, ino), compressed()), (8, 16), "what is written later is compressed");
+    close_and_judge(&image, fs);
+}
+
+/// What a mount compresses by itself leaves space that was set aside as it is; who asks does not.
+#[test]
+fn what_lies_in_preallocated_space_is_compressed_when_asked_for() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let method = Method::parse("zstd").expect("a method");
+    let compress = Some(Compress { method, force: true });
+    let fs = image.open_with(Options { background: false, compress, ..Options::default() });
+    let ino = new_file(&fs, "set aside", &[]);
+    fs.fallocate(&CX, ino, FallocateMode::KeepSize, 0, 1 << 20).expect("room");
+    for at in [0, 512 << 10] {
+        fs.write(&CX, ino, at, &[b'a'; 64 << 10], Default::default()).expect("write");
+    }
+    fs.sync().expect("sync");
+    let compressed = || stat(&fs, "data.compressed_extents");
+    assert_eq!(compressed(), 0, "it lies in its own space");
+    assert_eq!(asked(&fs, ino, (0, 0), COMPRESS), 0);
+    assert_eq!(compressed(), 2);
+    let mut content = vec![0; 64 << 10];
+    assert_eq!(fs.read(ino, 512 << 10, &mut content).expect("read"), 64 << 10);
+    assert!(content.iter().all(|byte| *byte == b'a'));
     close_and_judge(&image, fs);
 }

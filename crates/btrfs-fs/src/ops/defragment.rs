@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind, map_first, map_range, next_extent, read_extents};
 use crate::inode::{Inode, State};
-use crate::options::{Compress, Method, may_compress};
+use crate::options::{Method, is_never_compressed};
 use crate::reserve::cost;
 use crate::writeback::dirty_of;
 use btrfs_disk::compress::MAX_UNCOMPRESSED;
@@ -102,8 +102,9 @@ fn may_move(flags: u64) -> bool {
     flags & inode_flags::NODATACOW == 0
 }
 
+/// In space that was set aside, too, which nothing else compresses: what is written anew lies elsewhere.
 fn can_compress(method: Method, flags: u64) -> bool {
-    method == Method::PLAIN || may_compress(Some(Compress { method, force: true }), flags)
+    method == Method::PLAIN || !is_never_compressed(flags)
 }
 
 /// Ranges that are to be written anew, each of extents that lie side by side in the file.

@@ -45,7 +45,11 @@ pub(super) fn keep_in_own(
 ) -> Result<()> {
     let most = data.len() as u64 + 4 * engine.core.sector();
     match engine.reserver.hold_content_in_own(most) {
-        Ok(mut held) => keep(engine, inode, state, (offset, data), &mut held.dirty, error),
+        Ok(mut held) => {
+            // Compressed by a defragmentation it would need other space.
+            state.compress_next = None;
+            keep(engine, inode, state, (offset, data), &mut held.dirty, error)
+        }
         Err(_) => Err(error),
     }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The attribute that says it for a file, or for what is made in a directory.
 pub(crate) const PROPERTY: &[u8] = b"btrfs.compression";
 /// Files whose content stays as it is: content without checksums cannot be judged when it is
-/// decompressed, and extents that are there already are filled as they are.
-const NEVER: u64 = inode_flags::NODATACOW | inode_flags::NODATASUM | inode_flags::PREALLOC;
+/// decompressed.
+const NEVER: u64 = inode_flags::NODATACOW | inode_flags::NODATASUM;
 
 /// A way to compress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,7 +120,9 @@ pub(crate) fn may_compress(mount: Option<Compress>, flags: u64) -> bool {
     let force = mount.is_some_and(|mount| mount.force);
     let wanted = mount.is_some() || flags & inode_flags::COMPRESS != 0;
     let marked = flags & inode_flags::NOCOMPRESS != 0;
-    wanted && !is_never_compressed(flags) && (force || !marked)
+    // Extents that are there already are filled as they are.
+    let preallocated = flags & inode_flags::PREALLOC != 0;
+    wanted && !is_never_compressed(flags) && !preallocated && (force || !marked)
 }
 
 /// Whether content of a file with these flags stays as it is, whoever asks for something else.
@@ -180,6 +182,7 @@ mod tests {
         assert!(!may_compress(mount(false), inode_flags::NOCOMPRESS));
         assert!(may_compress(mount(true), inode_flags::NOCOMPRESS));
         assert!(!may_compress(mount(true), inode_flags::NODATASUM));
+        assert!(!may_compress(mount(true), inode_flags::PREALLOC));
         assert_eq!(plan(mount(false), Some(b"zstd")).method.name(), "zstd");
         assert!(plan(mount(false), None).marks && !plan(mount(false), Some(b"lzo")).marks);
     }

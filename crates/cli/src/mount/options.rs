@@ -145,12 +145,10 @@ const WITHOUT_EFFECT: &[&str] = &[
     "autodefrag",
     "flushoncommit",
     "lazytime",
-    "space_cache",
     "ssd",
     "nossd",
     "ssd_spread",
     "nossd_spread",
-    "thread_pool",
     "max_inline",
     "metadata_ratio",
 ];
@@ -210,7 +208,7 @@ impl MountOptions {
             "delta-size" | "delta_size" => self.fs.delta_bytes = size(value)?,
             "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,
             "inode-cache" | "inode_cache" => self.fs.inode_bytes = size(value)?,
-            "discard" => self.fs.discard = true,
+            "discard" => self.fs.discard = one_of(option, value, &["", "sync", "async"])?,
             "compress" | "compress-force" => self.fs.compress = compress(option, name, value)?,
             "user_subvol_rm_allowed" => self.fs.user_subvol_rm_allowed = true,
             "skip_balance" => self.fs.skip_balance = true,
@@ -245,6 +243,14 @@ impl MountOptions {
             _ if self.access_times(name) => {}
             // The free-space tree.
             "space_cache" if value == "v2" => {}
+            "space_cache" => {
+                one_of(option, value, &["", "v1", "v2"])?;
+                self.ignored.push(option.into());
+            }
+            "thread_pool" => {
+                in_range(option, value, 1, u32::MAX)?;
+                self.ignored.push(option.into());
+            }
             _ if known_to_others(name) || HOLDS.contains(&name) => {}
             _ if WITHOUT_EFFECT.contains(&name) => self.ignored.push(option.into()),
             _ if lenient => self.ignored.push(format!("{option} (unknown)")),
@@ -420,6 +426,14 @@ fn in_range(option: &str, value: &str, least: u32, most: u32) -> Result<u32> {
     value.parse().ok().filter(|number| (least..=most).contains(number)).ok_or_else(wrong)
 }
 
+/// True, where the value is one that there is. The first may be none.
+fn one_of(option: &str, value: &str, all: &[&str]) -> Result<bool> {
+    let named =
+        || all.iter().filter(|one| !one.is_empty()).copied().collect::<Vec<_>>().join(" or ");
+    let wrong = || Error::usage(format!("option {option}: it may be {}", named()));
+    all.contains(&value).then_some(true).ok_or_else(wrong)
+}
+
 /// As the kernel reads it.
 fn compress(option: &str, name: &str, value: &str) -> Result<Option<Compress>> {
     let force = name == "compress-force";
@@ -439,8 +453,10 @@ pub fn method(option: &str, value: &str) -> Result<Method> {
 
 fn seconds(value: &str) -> Result<Duration> {
     match value.parse() {
+        // As in the kernel.
+        Ok(0) => Ok(Options::default().commit_interval),
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err(Error::usage(format!("commit={value}: write seconds, 1 to 86400"))),
+        _ => Err(Error::usage(format!("commit={value}: write seconds, 1 to 86400, or 0 for 30"))),
     }
 }
 
@@ -459,6 +475,8 @@ mod tests {
         let o = parsed("rw,subvol=/a/b,commit=5,cache-size=64M,discard,nosuid,transport=classic");
         assert_eq!(o.fs.subvol, Subvol::Path(b"a/b".to_vec()));
         assert_eq!(o.fs.commit_interval, Duration::from_secs(5));
+        assert_eq!(parsed("commit=5,commit=0").fs.commit_interval, Duration::from_secs(30));
+        assert!(parsed("discard=sync").fs.discard && parsed("discard=async").fs.discard);
         assert_eq!(o.fs.cache_bytes, 64 << 20);
         assert!(o.fs.discard && o.config.nosuid && !o.fs.read_only);
         assert_eq!(o.config.transport, fuse::Transport::Classic);
@@ -550,8 +568,12 @@ mod tests {
     fn nonsense_is_refused() {
         for wrong in [
             "bogus",
-            "commit=0",
+            "commit=-10",
             "commit=x",
+            "discard=invalid",
+            "thread_pool=0",
+            "thread_pool=-10",
+            "space_cache=v3",
             "subvolid=x",
             "subvol=",
             "cache-size=big",

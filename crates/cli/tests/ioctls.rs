@@ -74,8 +74,53 @@ look('lookup', 5, 258)
 look('own', 0, 256)
 "#;
 
+/// Asks for what cannot be, and says what each is refused with.
+const REFUSED: &str = r#"
+import errno, fcntl, os, struct, sys
+point = sys.argv[1]
+def call(name, what):
+    try:
+        what()
+        print(name, 'ok')
+    except OSError as e:
+        print(name, errno.errorcode[e.errno])
+def ask(path, number, size, record):
+    fd = os.open(os.path.join(point, path), os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, 1 << 30 | size << 16 | 0x94 << 8 | number, bytearray(record.ljust(size, b'\0')))
+    finally:
+        os.close(fd)
+def named(name):
+    return bytes(8) + name
+def numbered(id):
+    return bytes(16) + struct.pack('<Q', 16) + bytes(32) + struct.pack('<Q', id)
+for name in [b'', b'.', b'..', b'a/b', b'plain', b'd', b's', b'..x']:
+    call(('create', name), lambda: ask('', 14, 4096, named(name)))
+for name in [b'', b'.', b'..', b'd/e', b'/', b'plain', b'link', b'd', b'nope', b'..x']:
+    call(('destroy', name), lambda: ask('', 15, 4096, named(name)))
+    call(('destroy2', name), lambda: ask('', 63, 4096, bytes(56) + name))
+for id in [0, 2, 5, 6, 255, 9999]:
+    call(('destroy', id), lambda: ask('', 63, 4096, numbered(id)))
+for size in [b'+18446744073709551615', b'1:cancel', b'cancel', b'-18446744073709551615', b'x']:
+    call(('resize', size), lambda: ask('', 3, 4096, named(size)))
+for path in ['', 'd', 's', 'ro', 'plain']:
+    call(('defragment', path), lambda: ask(path, 16, 48, struct.pack('<QQ', 0, 2**64 - 1)))
+for generation in [0, 1, 99999, 2**64 - 1]:
+    call(('wait', generation), lambda: ask('', 22, 8, struct.pack('<Q', generation)))
+os.setgroups([])
+os.setuid(65534)
+for path in ['', 'd']:
+    call(('user', path), lambda: ask(path, 16, 48, struct.pack('<QQ', 0, 2**64 - 1)))
+for id in [5, 255]:
+    call(('user', id), lambda: ask('', 63, 4096, numbered(id)))
+"#;
+
 fn asked(point: &Path) -> String {
-    let told = Command::new("python3").args(["-c", PROGRAM]).arg(point).output().expect("python3");
+    told(PROGRAM, point)
+}
+
+fn told(program: &str, point: &Path) -> String {
+    let told = Command::new("python3").args(["-c", program]).arg(point).output().expect("python3");
     assert!(told.status.success(), "{}", text(&told.stderr));
     text(&told.stdout)
 }
@@ -127,4 +172,26 @@ fn what_is_not_committed_is_found() {
     std::fs::write(mount.join("new"), "content").unwrap();
     // Inode, reference, two entries, content.
     assert_eq!(count(asked(&mount.point)), before + 5);
+}
+
+#[test]
+fn what_cannot_be_is_refused_as_the_kernel_refuses_it() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let image = Image::new("ioctls-refused");
+    let mount = KernelMount::new(&image.path, "").unwrap();
+    let made = sh(&format!(
+        "cd {} && btrfs -q subvolume create s && mkdir -p d/e && echo x >plain && ln -s s link && \
+         btrfs -q subvolume snapshot -r s ro && chmod 777 . d",
+        mount.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let expected = told(REFUSED, mount.path());
+    mount.unmount().unwrap();
+    let mount = Mount::new(&image, "");
+    let told = told(REFUSED, &mount.point);
+    for (ours, theirs) in told.lines().zip(expected.lines()) {
+        assert_eq!(ours, theirs);
+    }
+    assert_eq!(told, expected);
 }

@@ -37,7 +37,7 @@ impl Balancer {
         let now = self.core.space.device_bytes();
         let new = match size {
             NewSize::Bytes(bytes) => Some(bytes),
-            NewSize::Plus(bytes) => now.checked_add(bytes),
+            NewSize::Plus(bytes) => Some(now.checked_add(bytes).ok_or(Errno::ERANGE)?),
             NewSize::Minus(bytes) => now.checked_sub(bytes),
             NewSize::Max => Some(self.core.volume.device_len()),
         };

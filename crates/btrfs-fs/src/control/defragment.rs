@@ -5,7 +5,7 @@ use crate::fs::BtrfsFs;
 use crate::{Defragment, Method};
 use btrfs_disk::compress::levels;
 use btrfs_disk::items::Compression;
-use vfs::{Asker, Controlled, Errno, FileSystem, Ino, Result};
+use vfs::{Asker, Controlled, Errno, FileKind, FileSystem, FsError, Ino, Result};
 
 /// All of it is compressed.
 const COMPRESS: u64 = 1;
@@ -44,10 +44,18 @@ fn run(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, wish: &Defragment) -> Result<C
     if !who.admin && attr.uid != who.uid {
         return Err(Errno::EPERM.into());
     }
-    if attr.size > 0 && wish.start >= attr.size {
+    let is_dir = attr.kind == FileKind::Dir;
+    if is_dir && !who.admin {
+        return Err(Errno::EPERM.into());
+    }
+    if !is_dir && attr.size > 0 && wish.start >= attr.size {
         return Err(Errno::EINVAL.into());
     }
-    fs.defragment_while(ino, wish, &mut || asker.goes_on())?;
+    match fs.defragment_while(ino, wish, &mut || asker.goes_on()) {
+        // Of a directory the kernel writes the subvolume's nodes anew. There is nothing to be done for that here.
+        Err(FsError::Posix(Errno::EISDIR)) if is_dir => {}
+        done => drop(done?),
+    }
     Ok(Controlled::default())
 }
 

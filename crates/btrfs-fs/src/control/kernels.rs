@@ -198,14 +198,14 @@ fn resize(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Controlled> {
 /// `[DEVICE:][+|-]BYTES`, with the kernel's letters for powers of 1024, or `max`.
 fn asked_size(text: &[u8]) -> Result<(u64, NewSize)> {
     let text = some(std::str::from_utf8(text).ok())?;
+    // None of ours can be.
+    if text == "cancel" {
+        return Err(Errno::ENOTCONN.into());
+    }
     let (devid, size) = match text.split_once(':') {
         Some((devid, size)) => (some(devid.parse().ok().filter(|id| *id != 0))?, size),
         None => (1, text),
     };
-    // None of ours can be.
-    if size == "cancel" {
-        return Err(Errno::ENOTCONN.into());
-    }
     let how: fn(u64) -> NewSize = match size.as_bytes().first() {
         _ if size == "max" => return Ok((devid, NewSize::Max)),
         Some(b'+') => NewSize::Plus,

@@ -105,7 +105,26 @@ fn sync(fs: &BtrfsFs) -> Result<Controlled> {
     Ok(Controlled::default())
 }
 
+/// The kernel's answers to what is no name.
+fn new_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"." | b".." => Err(Errno::EEXIST.into()),
+        b"" => Err(Errno::EACCES.into()),
+        _ => Ok(()),
+    }
+}
+
+fn old_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" | b"." => Err(Errno::EACCES.into()),
+        b".." => Err(Errno::EINVAL.into()),
+        _ if name.contains(&b'/') => Err(Errno::EINVAL.into()),
+        _ => Ok(()),
+    }
+}
+
 fn create(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Controlled> {
+    new_name(name)?;
     let (_, entry) = fs.create_subvolume(&caller(asker)?, dir, name)?;
     fs.forget(entry.attr.ino, 1);
     Ok(Controlled::name(dir, name))
@@ -119,11 +138,16 @@ fn snapshot(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, input: &[u8]) -> Result<C
 }
 
 fn delete(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Controlled> {
+    old_name(name)?;
     fs.delete_subvolume(&caller(asker)?, Delete::Name(dir, name))?;
     Ok(Controlled::name(dir, name))
 }
 
 fn delete_by_id(fs: &BtrfsFs, asker: &dyn Asker, id: u64) -> Result<Controlled> {
+    // Neither the top nor a tree of the volume's own.
+    if id < FIRST_FREE_OBJECTID {
+        return Err(Errno::EINVAL.into());
+    }
     let id = SubvolId(id);
     let caller = caller(asker)?;
     if !caller.privileged {

@@ -44,10 +44,22 @@ pub(super) fn answer(
             fs.open()?.core.roots().generation.0.to_le_bytes().to_vec()
         }
         wire::SEND => send(fs, asker, ino)?,
-        wire::WAIT_SYNC => fs.sync().map(|()| Vec::new())?,
+        wire::WAIT_SYNC => {
+            wait_sync(fs, number(input, 0).unwrap_or(0))?;
+            Vec::new()
+        }
         _ => return Err(Errno::ENOTTY.into()),
     };
     Ok(Controlled::answer(answer))
+}
+
+/// EINVAL: that commit is none that is under way.
+fn wait_sync(fs: &BtrfsFs, generation: u64) -> Result<()> {
+    let running = fs.open()?.core.roots().generation.0.saturating_add(1);
+    if generation > running {
+        return Err(Errno::EINVAL.into());
+    }
+    fs.sync()
 }
 
 /// As much of it as there is room for.

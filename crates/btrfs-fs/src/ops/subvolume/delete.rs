@@ -13,7 +13,7 @@ use crate::ops::remove::may_unname;
 use crate::reserve::cost;
 use crate::subvol::{self, Caller, Delete, Subvolume};
 use btrfs_disk::ids::ORPHAN_OBJECTID;
-use btrfs_disk::items::RootRef;
+use btrfs_disk::items::{RootRef, dir_type};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::delta::TreeAction;
@@ -102,11 +102,14 @@ fn open_again(engine: &Engine, subvolume: &Subvolume, closed: ClosedTree) -> Vec
     inodes
 }
 
-/// The subvolume that a name stands for. EINVAL: it is none's.
+/// The subvolume that a name stands for. EINVAL, and ENOTDIR where it is no directory's either: it is none's.
 fn target_of(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<TreeId> {
     let _unchanged = dir.read()?;
     let view = engine.core.view();
     let found = names::lookup(&view, dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+    if found.kind != dir_type::DIR {
+        return Err(Errno::ENOTDIR.into());
+    }
     let tree = TreeId(found.location.objectid);
     if !found.is_subvolume() || !subvol::hangs_here(&view, dir.id, name, tree)? {
         return Err(Errno::EINVAL.into());

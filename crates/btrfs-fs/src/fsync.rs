@@ -10,6 +10,7 @@
 
 use crate::commit::Committer;
 use crate::error::IntoFs;
+use crate::ino::InodeId;
 use crate::join::{Queue, Turn};
 use crate::log::{Fallback, NotLogged, Request, TreeLog};
 use crate::semaphore::{Permit, Semaphore};
@@ -81,6 +82,21 @@ impl Fsync {
             let committing = layers.sealed.is_some();
             drop(layers);
             if self.commits(Fallback::Subvolume, committing)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Of something without a name: its directory is durable with what came there and went, if the last name
+    /// went since the commit, as with the kernel; no log of it says that. True: all of it is durable.
+    pub(crate) fn commits_nameless(&self, id: InodeId) -> Result<bool> {
+        loop {
+            self.core.health.writable().fs()?;
+            let committing = self.core.layers().sealed.is_some();
+            if self.log.is_committed_orphan(id) {
+                return Ok(false);
+            }
+            if self.commits(Fallback::Nameless, committing)? {
                 return Ok(true);
             }
         }

@@ -381,6 +381,39 @@ fn an_fsync_behind_the_rename_of_a_subvolume_commits() {
     assert_eq!(after_a_crash(&device, "B/third", 100), [7; 100]);
 }
 
+/// A file that lost its last name takes along what its directory has, as with the kernel, which commits: once.
+/// One that never had a name commits nothing.
+#[test]
+fn an_fsync_of_what_lost_its_name_commits_once() {
+    let device = Arc::new(SimDevice::new(base(0).image.clone()));
+    let fs = mounted(&device, base::options());
+    let (root, dir, old) = (fs.root(), find(&fs, "A"), find(&fs, "A/foo"));
+    let commits = || stat(&fs, "commit.count");
+    let synced = |ino| {
+        write(&fs, ino, 0, &[7; 100]);
+        fs.fsync(ino, false).expect("fsync");
+    };
+    let new =
+        |dir, name| fs.mknod(&CX, dir, name, FileKind::File, 0o644, 0).expect("create").attr.ino;
+    let made = fs.mkdir(&CX, root, b"made", 0o755).expect("mkdir").attr.ino;
+    let gone = new(made, b"gone");
+    fs.unlink(&CX, made, b"gone").expect("unlink");
+    synced(gone);
+    assert_eq!(commits(), 1);
+    let epoch = device.recording().epochs().last().expect("there is always one");
+    let crashed = mounted(&Arc::new(SimDevice::new(epoch.durable)), base::options());
+    find(&crashed, "made");
+    drop(crashed);
+    new(dir, b"beside");
+    fs.unlink(&CX, dir, b"foo").expect("unlink");
+    [old, old, gone].into_iter().for_each(synced);
+    assert_eq!(commits(), 2);
+    assert_eq!(after_a_crash(&device, "A/beside", 0), []);
+    let nameless = fs.tmpfile(&CX, dir, 0o600).expect("tmpfile").attr.ino;
+    synced(nameless);
+    assert_eq!(commits(), 2);
+}
+
 /// Whether an inode is in the log is known when the inode itself has left memory and come back.
 #[test]
 fn an_inode_that_was_evicted_is_not_logged_anew() {

@@ -15,6 +15,8 @@ use super::state::LogState;
 use super::write::Written;
 use super::{Fallback, Logged, NotLogged, Request, TreeLog, write};
 use crate::ino::InodeId;
+use btrfs_disk::ids::ORPHAN_OBJECTID;
+use btrfs_disk::key::kind::ORPHAN_ITEM;
 use btrfs_disk::{Error, Generation};
 use btrfs_space::Priority;
 use btrfs_txn::delta::{Gate, Level, Pending};
@@ -46,6 +48,15 @@ impl Drop for Quiesced<'_> {
 }
 
 impl TreeLog {
+    /// Whether the last commit has the inode as one without a name. What cannot be read says no.
+    pub(crate) fn is_committed_orphan(&self, id: InodeId) -> bool {
+        let layers = self.core.layers();
+        let reads = &self.stats.log_tree_reads;
+        let committed = Committed { store: &self.core.store, roots: &layers.roots, reads };
+        let orphans = InodeId::new(id.tree, ORPHAN_OBJECTID);
+        committed.get(orphans, ORPHAN_ITEM, id.objectid).is_ok_and(|item| item.is_some())
+    }
+
     /// Writes what of `batch` the last commit does not have; or says why a commit must.
     pub(crate) fn write(&self, batch: &[Request], state: &mut LogState) -> Logged<()> {
         let view = self.core.view();

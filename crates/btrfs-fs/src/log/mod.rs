@@ -144,6 +144,8 @@ pub(crate) enum Fallback {
     NewChunk,
     /// A subvolume's name changed.
     Subvolume,
+    /// What is synced lost its last name since the last commit: the kernel commits.
+    Nameless,
     /// A directory, or something out of it, went to another: the kernel commits.
     Moved,
     /// A directory that the last commit has is gone, its name matters, and something that the
@@ -177,6 +179,7 @@ impl Fallback {
         match self {
             Fallback::NewChunk => "new chunk",
             Fallback::Subvolume => "subvolume",
+            Fallback::Nameless => "without a name",
             Fallback::Moved => "moved between directories",
             Fallback::GoneDirectory => "moved out of a removed directory",
             Fallback::TooMany => "too many inodes",

@@ -55,12 +55,16 @@ fn log(engine: &Engine, inode: &Inode) -> Result<()> {
     if !engine.options.tree_log {
         return engine.committer.commit_written_back();
     }
-    let level = match inode.read() {
-        Ok(state) if state.is_dir() => Level::Entries,
-        Ok(_) => Level::Inode,
-        // Erased, or not to be had any more, as in a subvolume that was deleted: its content is not kept.
-        Err(error) => return Err(error),
+    // An error: erased, or not to be had any more, as in a subvolume that was deleted. Its content is not kept.
+    let (level, nameless) = {
+        let state = inode.read()?;
+        let level = if state.is_dir() { Level::Entries } else { Level::Inode };
+        // One that never had a name (O_TMPFILE) has lost none.
+        (level, state.item.nlink == 0 && !state.linkable)
     };
+    if nameless && engine.fsync.commits_nameless(inode.id)? {
+        return Ok(());
+    }
     let generation = engine.core.layers().current.generation;
     engine.fsync.log(Request { id: inode.id, level, generation })
 }

@@ -10,7 +10,6 @@
 
 use crate::commit::Committer;
 use crate::error::IntoFs;
-use crate::ino::InodeId;
 use crate::join::{Queue, Turn};
 use crate::log::{Fallback, NotLogged, Request, TreeLog};
 use crate::semaphore::{Permit, Semaphore};
@@ -89,11 +88,11 @@ impl Fsync {
 
     /// Of something without a name: its directory is durable with what came there and went, if the last name
     /// went since the commit, as with the kernel; no log of it says that. True: all of it is durable.
-    pub(crate) fn commits_nameless(&self, id: InodeId) -> Result<bool> {
+    pub(crate) fn commits_nameless(&self, request: &Request) -> Result<bool> {
         loop {
             self.core.health.writable().fs()?;
             let committing = self.core.layers().sealed.is_some();
-            if self.log.is_committed_orphan(id) {
+            if self.log.is_committed_orphan(request.id) {
                 return Ok(false);
             }
             if self.commits(Fallback::Nameless, committing)? {

@@ -276,7 +276,7 @@ fn a_tree_that_shares_too_much_leaves_the_numbers_to_a_rescan() {
                     commit.begin_rescan();
                     commit.finish();
                 }
-                (1..rescans).for_each(|_| nothing(opened, space));
+                (1..rescans).for_each(|_| drop(nothing(opened, space)));
                 let before = status(&image);
                 let mut commit = Commit::new(opened, space);
                 commit.settle.follow_at_most(most);
@@ -286,7 +286,7 @@ fn a_tree_that_shares_too_much_leaves_the_numbers_to_a_rescan() {
             })
         };
         let counted = |what: &str| {
-            session(&image, |opened, space| (0..9).for_each(|_| nothing(opened, space)));
+            session(&image, |opened, space| (0..9).for_each(|_| drop(nothing(opened, space))));
             let status = status(&image);
             assert!(status.contains("flags ON scan"), "{what}: {status}");
             judge(&image, what);

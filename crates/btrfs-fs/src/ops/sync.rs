@@ -62,11 +62,12 @@ fn log(engine: &Engine, inode: &Inode) -> Result<()> {
         // One that never had a name (O_TMPFILE) has lost none.
         (level, state.item.nlink == 0 && !state.linkable)
     };
-    if nameless && engine.fsync.commits_nameless(inode.id)? {
+    let generation = engine.core.layers().current.generation;
+    let request = Request { id: inode.id, level, generation };
+    if nameless && engine.fsync.commits_nameless(&request)? {
         return Ok(());
     }
-    let generation = engine.core.layers().current.generation;
-    engine.fsync.log(Request { id: inode.id, level, generation })
+    engine.fsync.log(request)
 }
 
 /// An fsync that asked in the epoch of the last commit, and has its turn now.

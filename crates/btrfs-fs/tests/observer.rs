@@ -1,19 +1,25 @@
-//! Who remembers attributes is told when they change without a call, and only then.
+//! Who remembers attributes is told when they change without a call, and only then; who remembers names, of those that
+//! a failed call has made.
 
 mod common;
 
-use common::Image;
+use btrfs_fs::{Caller, Options};
+use common::{Image, errno, find};
 use std::sync::{Arc, Mutex};
 use vfs::{Context, Entry, FileKind, FileSystem, Ino, Observer, WriteFlags};
 
 const SECTOR: usize = 4096;
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<Ino>>);
+struct Heard(Mutex<Vec<Ino>>, Mutex<Vec<(Ino, Vec<u8>)>>);
 
 impl Observer for Heard {
     fn attributes_changed(&self, ino: Ino) {
         self.0.lock().unwrap().push(ino);
+    }
+
+    fn name_changed(&self, dir: Ino, name: &[u8]) {
+        self.1.lock().unwrap().push((dir, name.to_vec()));
     }
 }
 
@@ -59,5 +65,31 @@ fn block_counts_that_settle_are_told() {
     fs.sync().unwrap();
     assert_eq!(fs.getattr(asked).unwrap().blocks, told + 3 * 8);
     assert_eq!(heard.take(), []);
+    fs.destroy().unwrap();
+}
+
+/// Its commit finds no room, and a later one has it.
+#[test]
+fn the_name_of_a_snapshot_that_comes_later_is_told() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(512 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let heard = Arc::new(Heard::default());
+    fs.observe(heard.clone());
+    let (root, caller) = (fs.root(), Caller::root());
+    let told = || std::mem::take(&mut *heard.1.lock().unwrap());
+    let (_, source) = fs.create_subvolume(&caller, root, b"source").unwrap();
+    fs.sync().unwrap();
+    let snap = || fs.snapshot(&caller, source.attr.ino, root, b"snap", false);
+    assert_eq!(find(&fs, root, "snap"), None);
+    fs.space().fail_allocations(fs.space().allocations()..u64::MAX);
+    assert_eq!(errno(snap()), libc::ENOSPC);
+    assert_eq!(told(), [(root, b"snap".to_vec())]);
+    fs.space().fail_allocations(0..0);
+    fs.sync().unwrap();
+    assert!(find(&fs, root, "snap").is_some());
+    // Something may be mounted over a name that stays what it was: who forgot it would take that away.
+    assert_eq!(errno(snap()), libc::EEXIST);
+    assert_eq!(told(), []);
     fs.destroy().unwrap();
 }

@@ -43,7 +43,7 @@ pub(crate) fn snapshot(
         flush(engine, from)?;
         let form = (from, read_only);
         let to = enter(engine, caller, form, &dir, at)?;
-        commit(engine, to, guard)?;
+        commit(engine, to, guard).inspect_err(|_| tell_of_name(engine, at))?;
         engine.core.injection.entered();
         // What had no name in the source has none here, and nobody who has it open.
         if let Err(error) = engine.orphans.clean_tree(to) {
@@ -51,7 +51,8 @@ pub(crate) fn snapshot(
         }
         to
     };
-    Ok((to, entry_by_id(engine, InodeId::new(to, FIRST_FREE_OBJECTID))?))
+    let entry = entry_by_id(engine, InodeId::new(to, FIRST_FREE_OBJECTID));
+    Ok((to, entry.inspect_err(|_| tell_of_name(engine, at))?))
 }
 
 fn source_of(engine: &Engine, caller: &Caller, source: Ino) -> Result<(TreeId, Arc<Subvolume>)> {
@@ -149,13 +150,20 @@ fn put(
     })
 }
 
+/// Who remembers that there is no such name hears of it from no call that failed.
+fn tell_of_name(engine: &Engine, at: &NewSubvolume<'_>) {
+    if let Some(observer) = engine.writeback.observer() {
+        observer.name_changed(at.parent, at.name);
+    }
+}
+
 /// What a snapshot's entry says, as the kernel writes it.
 fn location(tree: TreeId) -> Key {
     Key::new(tree.0, kind::ROOT_ITEM, u64::MAX)
 }
 
 /// Where a commit finds no room the snapshot comes with a later one, and until then nothing is
-/// written in place.
+/// written in place. Its name is in the directory by then.
 fn commit(engine: &Engine, tree: TreeId, guard: Snapshotting) -> Result<()> {
     let committed = engine.committer.commit_written_back();
     if engine.core.roots().get(tree).is_none() {

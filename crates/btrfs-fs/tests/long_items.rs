@@ -151,6 +151,26 @@ fn what_is_synced_the_kernel_finds_after_a_crash() {
     }
 }
 
+/// An item that cannot be read goes where all of the file is written over, whenever that lands.
+#[test]
+fn what_is_synced_in_place_of_one_that_cannot_be_read_the_kernel_finds_after_a_crash() {
+    testkit::require!(kernel_btrfs);
+    let image = volume_of("16384", SIZE, (Compression::Zlib, &[0xff; 900]));
+    let fs = image.open();
+    let ino = find(&fs, fs.root(), "file").expect("there");
+    let cached = WriteFlags { cached: true, ..WriteFlags::default() };
+    fs.write(&CX, ino, 0, &[2; 3 * SECTOR], cached).expect("write");
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    fs.write(&CX, ino, 0, &[3; SECTOR], direct).expect("write");
+    fs.fsync(ino, false).expect("fsync");
+    let crashed = common::crashed(&image, "crashed.img");
+    let read = |mount: &oracle::KernelMount| std::fs::read(mount.path().join("file"));
+    let found =
+        oracle::with_kernel(&crashed, "", read).expect("the kernel mounts it").expect("read");
+    assert!(found == [[3; SECTOR], [2; SECTOR], [2; SECTOR]].concat());
+    fs.destroy().expect("close");
+}
+
 #[test]
 fn a_copy_of_it_has_all_and_leaves_it_as_it_was() {
     testkit::require!(kernel_btrfs);

@@ -33,6 +33,9 @@ pub(crate) fn drop_range(
         match &extent.kind {
             MappedKind::Inline { ram_bytes, .. } => {
                 op.delete(id, EXTENT_DATA, extent.start);
+                if extent.end > op.core.sector() {
+                    op.lost_long_item();
+                }
                 state.item.nbytes = state.item.nbytes.saturating_sub(*ram_bytes);
                 state.inline_end = Some(0);
             }

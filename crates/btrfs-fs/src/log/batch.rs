@@ -47,6 +47,17 @@ impl Drop for Quiesced<'_> {
     }
 }
 
+/// With the epoch held still: what went on in it may be more than any log can say.
+fn says_enough(pending: &Pending<'_>) -> Logged<()> {
+    if pending.renamed_subvolume() {
+        return Err(Fallback::Subvolume.into());
+    }
+    if pending.lost_long_item() {
+        return Err(Fallback::LongItem.into());
+    }
+    Ok(())
+}
+
 impl TreeLog {
     /// Whether the last commit has the inode as one without a name. What cannot be read says no.
     pub(crate) fn is_committed_orphan(&self, id: InodeId) -> bool {
@@ -131,9 +142,6 @@ impl TreeLog {
         if state.stale {
             return Err(Fallback::Stale.into());
         }
-        if self.may_cut_item(view.layers.roots.generation) {
-            return Err(Fallback::LongItem.into());
-        }
         let generation = Generation(view.layers.roots.generation.0 + 1);
         let edits = self.say(view, &mut work, state, generation).map_err(commit_if_damaged)?;
         if edits.is_empty() {
@@ -198,9 +206,7 @@ impl TreeLog {
             if let Some(why) = self.core.health.poisoned() {
                 return Err(Error::ReadOnly(why.to_owned()).into());
             }
-            if pending.renamed_subvolume() {
-                return Err(Fallback::Subvolume.into());
-            }
+            says_enough(&pending)?;
             want_renamed(work, state, &pending);
             assert!(!self.core.injection.has(Defect::LogPanics), "as it was asked to");
             work.freeze(&pending, |id, level| state.ask(id, level));

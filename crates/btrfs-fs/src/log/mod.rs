@@ -45,7 +45,6 @@ use btrfs_txn::Core;
 use btrfs_txn::delta::Level;
 use locks::{Mutex, MutexGuard, Rank};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What comes of a step of a log write, or why there is no log.
 pub(crate) type Logged<T> = Result<T, NotLogged>;
@@ -100,8 +99,6 @@ pub(crate) struct TreeLog {
     writeback: Arc<Writeback>,
     stats: Arc<Stats>,
     state: Mutex<LogState>,
-    /// The last epoch in which an inline item of more than one sector may have gone.
-    unfolded: AtomicU64,
 }
 
 impl TreeLog {
@@ -117,18 +114,7 @@ impl TreeLog {
             writeback,
             stats,
             state: Mutex::new(Rank::Log, LogState::default()),
-            unfolded: AtomicU64::new(0),
         }
-    }
-
-    /// An inline item of more than one sector goes in this epoch, or in the next: what has its place is committed.
-    pub(crate) fn note_unfolded(&self) {
-        let epoch = self.core.layers().current.generation.0 + 1;
-        self.unfolded.fetch_max(epoch, Ordering::AcqRel);
-    }
-
-    fn may_cut_item(&self, committed: Generation) -> bool {
-        self.unfolded.load(Ordering::Acquire) > committed.0
     }
 
     /// The log's state, and with it the right to write superblocks.

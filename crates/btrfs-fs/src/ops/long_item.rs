@@ -39,7 +39,6 @@ pub(super) fn unfold(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
         return Ok(());
     }
     reserved.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
-    engine.log.note_unfolded();
     flush_to_extents(&engine.writeback, inode.id, &mut state)
 }
 
@@ -54,12 +53,4 @@ pub(super) fn unfold_to_write(
         Err(error) if flags.cached && error.is_of_medium() => Ok(()),
         done => done,
     }
-}
-
-/// As [`unfold`], for who takes all content away, which needs no room.
-pub(super) fn forget(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
-    if end_of_item(engine, inode)?.is_some() {
-        engine.log.note_unfolded();
-    }
-    Ok(())
 }

@@ -56,9 +56,8 @@ pub(crate) fn set_size(
     set: &SetAttr,
 ) -> Result<()> {
     end_of(size, 0)?;
-    match size {
-        0 => long_item::forget(engine, inode)?,
-        _ => long_item::unfold(engine, inode)?,
+    if size > 0 {
+        long_item::unfold(engine, inode)?;
     }
     // Who cuts the file before it is locked leaves to a removal's room a hole more, which is less than what
     // that may write anew; further ones have room of their own. A file that has become longer is cut in steps, which

@@ -200,6 +200,12 @@ impl<'e> Op<'e> {
         self.delta().renamed_subvolume.store(true, Ordering::Relaxed);
     }
 
+    /// An inline item of more than one sector goes. A replay by the kernel cannot cut it, so until it is gone from the
+    /// trees of the last commit who syncs something waits for the next.
+    pub fn lost_long_item(&self) {
+        self.delta().lost_long_item.store(true, Ordering::Relaxed);
+    }
+
     /// A directory is gone from `dir`: if it had been moved, so is that.
     pub fn moved_away(&self, dir: ObjectId, gone: ObjectId) {
         if self.delta().items.was_moved(gone.tree, gone.objectid) {

@@ -55,6 +55,8 @@ pub struct Delta {
     pub trees: TreeActions,
     /// A subvolume has another name: no log of this epoch may say less.
     pub(crate) renamed_subvolume: AtomicBool,
+    /// An inline item of more than one sector goes: no log may have extents in its place.
+    pub(crate) lost_long_item: AtomicBool,
 }
 
 impl Delta {
@@ -67,6 +69,7 @@ impl Delta {
             extents: ExtentDelta::new(generation),
             trees: TreeActions::default(),
             renamed_subvolume: AtomicBool::new(false),
+            lost_long_item: AtomicBool::new(false),
         }
     }
 

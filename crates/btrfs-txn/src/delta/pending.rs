@@ -47,6 +47,11 @@ impl<'a> Pending<'a> {
         self.both().any(|delta| delta.renamed_subvolume.load(Ordering::Relaxed))
     }
 
+    /// True if an inline item of more than one sector went since the last commit.
+    pub fn lost_long_item(&self) -> bool {
+        self.both().any(|delta| delta.lost_long_item.load(Ordering::Relaxed))
+    }
+
     /// As `ItemDelta::take_renamed`.
     pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
         self.both().flat_map(|delta| delta.items.take_renamed()).collect()

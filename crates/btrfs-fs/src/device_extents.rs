@@ -12,7 +12,7 @@ use crate::each_item::each_item;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
 use btrfs_disk::items::{DevExtent, DevItem, DevReplace, dev_replace};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, FixedSize, Key, Result, Superblock, TreeId};
+use btrfs_disk::{Corrupt, Error, FixedSize, Key, Result, Superblock, TreeId};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::Roots;
 use btrfs_volume::{ChunkInfo, Volume};
@@ -149,7 +149,12 @@ fn go_by(volume: &Volume, total_bytes: u64) -> Result<bool> {
     if !near || total_bytes > volume.device_len() {
         return Ok(false);
     }
-    volume.resize(total_bytes)?;
+    match volume.resize(total_bytes) {
+        Ok(()) => {}
+        // A chunk lies behind that: it can be read as it is.
+        Err(Error::Corrupt(_)) => return Ok(false),
+        Err(error) => return Err(error),
+    }
     sb.fields.dev_item.total_bytes = total_bytes;
     volume.adopt_superblock(sb);
     Ok(true)

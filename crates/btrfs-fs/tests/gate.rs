@@ -3,7 +3,8 @@
 mod common;
 
 use blockdev::{BlockDevice, FileDevice};
-use btrfs_disk::items::{BlockGroupItem, DevReplace};
+use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
+use btrfs_disk::items::{BlockGroupItem, DevItem, DevReplace};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_fs::{BtrfsFs, Options, unfinished_replacement};
@@ -131,4 +132,30 @@ fn a_volume_whose_device_is_being_replaced_is_not_written() {
         }
         assert_eq!(kernel_takes(&image.path), !unfinished, "state {state}, {len} bytes");
     }
+}
+
+/// A device that ends within a chunk by its item, less than a sector in front of where the superblock has its end.
+#[test]
+fn an_item_of_the_device_that_cuts_a_chunk_is_told() {
+    let image = Image::new(256 << 20, &[]);
+    let device = Arc::new(FileDevice::open(&image.path, true, false).unwrap());
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let volume = Volume::open(device, options).unwrap();
+    let ends = volume
+        .chunks()
+        .into_iter()
+        .flat_map(|chunk| chunk.stripes.iter().map(|(_, at)| at.0 + chunk.len).collect::<Vec<_>>());
+    let end = ends.max().expect("a chunk");
+    drop(volume);
+    let patch = Patch::new(&image.path);
+    patch.edit_super(|sb| {
+        (sb.fields.total_bytes, sb.fields.dev_item.total_bytes) = (end, end);
+    });
+    let key = Key::new(DEV_ITEMS_OBJECTID, kind::DEV_ITEM, 1);
+    patch.edit_as::<DevItem>(TreeId::CHUNK, key, |item| item.total_bytes = end - 512);
+    drop(patch);
+    let fs = try_open(&image.path, false).expect("it can be read");
+    let why = fs.read_only_reason().expect("a reason");
+    assert!(why.contains("by its item"), "{why}");
+    fs.destroy().unwrap();
 }

@@ -260,6 +260,9 @@ impl<'a> Work<'a> {
     }
 
     fn done(mut self, share: usize) {
+        if self.groups.is_empty() {
+            return;
+        }
         self.writeback.core.injection.passes(Place::Packs);
         let bytes = |group: &mut Mutex<Group<'_>>| {
             group.get_mut().pieces.iter().map(|(piece, _)| piece.len).sum::<u64>()

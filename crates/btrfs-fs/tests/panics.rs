@@ -3,11 +3,12 @@
 
 mod common;
 
+use blockdev::{BlockDevice, FileDevice};
 use btrfs_fs::{BtrfsFs, Caller, Compress, Delete, Injection, Method, Options, Place};
-use common::{CX, Image, assert_sound, find, new_file, read};
+use common::{CX, Image, assert_sound, find, new_file, open_device, read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vfs::{FileKind, FileSystem, RenameMode};
 
@@ -110,4 +111,65 @@ fn behind_a_panic_of_the_cleaner_nothing_is_written() {
     armed.arm();
     fs.sync().expect("it is dead now");
     wait_until_poisoned(&fs);
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Somebody else does something while the device is flushed.
+struct Flushing(FileDevice, Arc<Mutex<Option<Work>>>);
+
+impl BlockDevice for Flushing {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_only(&self) -> bool {
+        self.0.read_only()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(offset, buf)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        let work = self.1.lock().unwrap().take();
+        work.map_or(Ok(()), |work| {
+            std::thread::spawn(work).join().expect("it ends");
+            Ok(())
+        })
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.0.name()
+    }
+}
+
+/// A log write that had begun may have what somebody left half changed.
+#[test]
+fn behind_a_panic_no_superblock_leads_to_a_log() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(256 << 20, &[]);
+    let (armed, injection) = Armed::at(Place::Edited);
+    let work = Arc::new(Mutex::new(None));
+    let device = Arc::new(Flushing(open_device(&image.path, false), work.clone()));
+    let options = Options { background: false, injection, ..Options::default() };
+    let fs = Arc::new(BtrfsFs::open_device(device, options).expect("open"));
+    let file = new_file(&*fs, "old", &[5; 9000]);
+    fs.sync().expect("commit");
+    fs.write(&CX, file, 0, &[6; 9000], Default::default()).expect("write");
+    let other = fs.clone();
+    let panics: Work = Box::new(move || {
+        armed.panics(|| other.mknod(&CX, other.root(), b"new", FileKind::File, 0o644, 0));
+    });
+    *work.lock().unwrap() = Some(panics);
+    fs.fsync(file, false).expect_err("something is half done");
+    assert!(work.lock().unwrap().is_none(), "it was flushed");
+    is_poisoned(&fs);
+    drop(fs);
+    assert_sound(&image.path);
+    let fs = image.open();
+    assert!(read(&fs, fs.root(), "old") == [5; 9000], "as of the last commit");
+    fs.destroy().expect("close");
 }

@@ -108,6 +108,8 @@ pub(crate) fn write(
 /// The superblock of the last commit leads to the log: durable when this returns.
 pub(crate) fn publish(core: &Core, state: &mut LogState, written: Written) -> Result<()> {
     core.volume.flush()?;
+    // Of an inode that a panic left half changed, its lock said nothing.
+    core.health.writable()?;
     core.volume.write_log_root(written.root.logical, written.root.level)?;
     state.root = Some(written.root);
     state.give_back(core, written.replaced);

@@ -4,7 +4,8 @@
 
 mod common;
 
-use btrfs_disk::{Key, TreeId};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Expect, Key, Logical, TreeId};
 use btrfs_space::{DropState, Space};
 use btrfs_tree::NodeReader;
 use common::edit::{Commit, Dice};
@@ -171,7 +172,7 @@ fn last_pointer(opened: &Opened, id: TreeId) -> Position {
         if node.level() == 1 {
             return (1, node.key(last));
         }
-        let expect = btrfs_disk::Expect::of_child(&node.child(last), node.level() - 1, id);
+        let expect = Expect::of_child(&node.child(last), node.level() - 1, id);
         node = opened.store.node(&expect).expect("child");
     }
 }
@@ -201,5 +202,39 @@ fn a_position_that_is_too_far_loses_nothing() {
             }
             end(&image, id, 7);
         }
+    });
+}
+
+/// A flipped bit in the extent item of a node.
+fn make_extent_late(opened: &Opened, at: Logical) {
+    const GENERATION: usize = 8;
+    let mut key = Key::new(at.0, kind::METADATA_ITEM, 0);
+    let mut node = opened.store.node(&opened.tree(TreeId::EXTENT).expect()).expect("root");
+    while !node.is_leaf() {
+        let child = node.child(node.child_slot(&Key { offset: u64::MAX, ..key }));
+        let below = Expect::of_child(&child, node.level() - 1, TreeId::EXTENT);
+        node = opened.store.node(&below).expect("child");
+    }
+    let slot = (0..node.len()).rfind(|slot| node.key(*slot).objectid == at.0).expect("an item");
+    key.offset = node.key(slot).offset;
+    assert_eq!(node.key(slot), key);
+    let (mut bytes, place) = (node.bytes().to_vec(), node.data_range(slot).start + GENERATION);
+    bytes[place..place + 8].copy_from_slice(&(1u64 << 50).to_le_bytes());
+    opened.store.geometry().csum.seal(&mut bytes);
+    opened.volume.write(node.logical(), &[&bytes]).expect("write");
+}
+
+#[test]
+fn an_extent_from_later_than_now_is_no_other_extent() {
+    with_kernel(|| {
+        let image = family();
+        let opened = image.open();
+        let (space, id) = (opened.space(), subvolumes(&opened)[1]);
+        assert!(!drop_one(&opened, &space, id, 5, 2), "more is left to do");
+        let root = opened.store.node(&opened.tree(id).expect()).expect("root");
+        assert!(!root.is_leaf());
+        make_extent_late(&opened, root.child(root.len() - 1).logical);
+        drop((space, opened));
+        end(&image, id, 40);
     });
 }

@@ -68,14 +68,15 @@ pub fn held_by_alone(
 }
 
 /// True if `owner` holds the extent, whoever else does. With `pending` changes on top. What was allocated there
-/// after commit `of` is another extent.
+/// after commit `of` and until `now` is another extent; a generation later than that is damage, and says nothing.
 pub(crate) fn held_by(
     items: &mut dyn Items,
     pending: &[&RefDeltas],
-    (logical, of): (Logical, Generation),
+    (logical, of, now): (Logical, Generation, Generation),
     owner: &RefOwner,
 ) -> Result<bool> {
-    if find_item(items, logical)?.is_some_and(|(_, item)| item.fields.generation > of.0) {
+    let later = |generation| of.0 < generation && generation <= now.0;
+    if find_item(items, logical)?.is_some_and(|(_, item)| later(item.fields.generation)) {
         return Ok(false);
     }
     let stored = stored_count(items, logical, owner)?.map_or(0, |(has, _)| has);

@@ -295,7 +295,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             return Ok(false);
         }
         let mut items = TreeItems::new(self.settle.store, &self.settle.extent_root);
-        let at = (child.logical, child.generation);
+        let at = (child.logical, child.generation, self.settle.generation);
         Ok(!held_by(&mut items, &[&self.settle.deltas], at, &owner_of(holder))?)
     }
 

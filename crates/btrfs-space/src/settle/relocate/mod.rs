@@ -312,13 +312,18 @@ fn leads_all(at: Logical, found: u64, refs: u64) -> Result<()> {
 
 /// Where the references of a node change hands each of its pointers has to stand for one: a position that lags leaves
 /// some behind it that stand for none any more.
-fn has_its_pointers(items: &mut dyn Items, deltas: &RefDeltas, copy: &Copy) -> Result<()> {
+fn has_its_pointers(
+    items: &mut dyn Items,
+    deltas: &RefDeltas,
+    copy: &Copy,
+    now: Generation,
+) -> Result<()> {
     let Some(holder) = copy.holder().filter(|_| !copy.node.is_leaf()) else { return Ok(()) };
     let mut all = Vec::new();
     pointers_from(&copy.node, copy.first, holder, |pointer| all.push(pointer))?;
     let children = copy.node.children().skip(copy.first);
     for (pointer, child) in all.iter().zip(children) {
-        let at = (child.logical, child.generation);
+        let at = (child.logical, child.generation, now);
         if !held_by(items, &[deltas], at, &pointer.owner)? {
             let what = format!("tree {} is half gone, and more of it than it says", copy.way.tree);
             return Err(Corrupt::new(what).at(copy.node.logical()).into());
@@ -448,7 +453,7 @@ impl<R: NodeReader> Settle<'_, R> {
                 refs.ok_or_else(|| Corrupt::new("tree block without an extent item").at(at))?;
             leads_all(at, pointers.get(&at).copied().unwrap_or(0), copy.refs.refs)?;
             if copy.way.half {
-                has_its_pointers(&mut items, &self.deltas, copy)?;
+                has_its_pointers(&mut items, &self.deltas, copy, self.generation)?;
             }
         }
         Ok((content, copies))

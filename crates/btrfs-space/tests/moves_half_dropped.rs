@@ -6,7 +6,7 @@ mod common;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_space::{DropState, MoveNodes, MovedNodes, Space, count_moves};
-use btrfs_tree::scan;
+use btrfs_tree::{NodeReader, scan};
 use common::edit::{Commit, Dice};
 use common::family::{drop_one, family, findings, go_on, judge, subvolumes};
 use common::{Image, Opened, with_kernel};
@@ -132,5 +132,52 @@ fn trees_are_dropped_among_moves() {
                 judge(&image);
             }
         }
+    });
+}
+
+/// Drops leaves of a tree of two levels until its root has `most` pointers that stand for something. How many stand for nothing.
+fn drop_front(opened: &Opened, space: &Space, id: TreeId, most: usize) -> usize {
+    assert!(!drop_one(opened, space, id, 1, 0));
+    let mut state = DropState::default();
+    loop {
+        let mut commit = Commit::new(opened, space);
+        assert!(!commit.drop_tree(id, &mut state, 5), "more is left to do");
+        commit.finish();
+        let trees = opened.trees();
+        let (_, item, root) = trees.iter().find(|(_, _, root)| root.id == id).expect("there");
+        let node = opened.store.node(&root.expect()).expect("root");
+        assert_eq!(node.level(), 1);
+        let gone = node.child_slot(&item.drop_progress);
+        if node.len() - gone <= most {
+            return gone;
+        }
+    }
+}
+
+/// What the front of a node led to is free, and the next that is given out: each of it would be one that the copy may not have.
+#[test]
+fn a_copy_takes_one_address_wherever_its_node_led() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-n", "4096"]);
+        image.script("", "btrfs -q subvolume create a; cd a; seq -f file-%g 1 900 | xargs touch");
+        let opened = image.open();
+        let (space, id) = (opened.space(), subvolumes(&opened)[0]);
+        let gone = drop_front(&opened, &space, id, 10);
+        assert!(gone > 50, "{gone} pointers stand for nothing");
+        let at = opened.tree(id).logical.0;
+        let what = MoveNodes { range: at..at + 1, limit: 8, ..MoveNodes::default() };
+        let mut commit = Commit::new(&opened, &space);
+        commit.settle.move_nodes(what);
+        let mut settled = commit.settle();
+        assert!(settled.taken < 30 * 4096, "{} nodes, {gone} gone", settled.taken / 4096);
+        settled.dirty.write_all(&opened.store).expect("nodes");
+        opened.volume.commit_superblock(settled.superblock).expect("superblock");
+        opened.volume.flush().expect("flush");
+        space.unpin(&settled.pinned).expect("unpins");
+        assert_ne!(opened.tree(id).logical.0, at, "it has moved");
+        drop((space, opened));
+        assert_eq!(findings(&image), [""; 0], "half of it");
+        image.check();
+        end(&image, id, 7);
     });
 }

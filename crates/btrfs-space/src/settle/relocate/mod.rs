@@ -465,16 +465,17 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut now: HashMap<Logical, Logical> = HashMap::new();
         for copy in copies {
             let old = copy.node.logical();
-            let children = self.children(&copy, &now);
             if copy.stays {
+                let children = self.children(&copy, &now, old);
                 let id = self.identity(old);
                 let node = build::moved(&copy.node, &id, 0, children.as_deref());
                 self.dirty.insert(Arc::new(content.rename(node)));
                 outcome.above += 1;
                 continue;
             }
-            let to = self.place_of(&copy)?;
+            let to = self.place(copy.way.tree)?;
             now.insert(old, to);
+            let children = self.children(&copy, &now, to);
             let flags = if copy.shared { FLAG_RELOC } else { 0 };
             let node = build::moved(&copy.node, &self.identity(to), flags, children.as_deref());
             let node = content.rename(node);
@@ -498,30 +499,27 @@ impl<R: NodeReader> Settle<'_, R> {
         NodeIdentity { logical, generation: self.generation, owner: TreeId(0) }
     }
 
-    fn children(&self, copy: &Copy, now: &HashMap<Logical, Logical>) -> Option<Vec<ChildPtr>> {
-        if copy.children.is_empty() {
+    /// The pointers of a copy that comes to `to`; `None`: as they are. One that is no reference any more may lead anywhere,
+    /// but not to its own node: it leads to where that was.
+    fn children(
+        &self,
+        copy: &Copy,
+        now: &HashMap<Logical, Logical>,
+        to: Logical,
+    ) -> Option<Vec<ChildPtr>> {
+        let own = copy.node.children().take(copy.first).any(|gone| gone.logical == to);
+        if copy.children.is_empty() && !own {
             return None;
         }
         let mut all: Vec<ChildPtr> = copy.node.children().collect();
+        for gone in all[..copy.first].iter_mut().filter(|gone| gone.logical == to) {
+            gone.logical = copy.node.logical();
+        }
         for slot in &copy.children {
             let child = &mut all[*slot];
             (child.logical, child.generation) = (now[&child.logical], self.generation);
         }
         Some(all)
-    }
-
-    /// An address for a copy. A pointer that is no reference any more may lead anywhere, but not to its own node.
-    fn place_of(&mut self, copy: &Copy) -> Result<Logical> {
-        let (len, level) = (self.format.node_size, copy.node.level());
-        let gone = |at: Logical| copy.node.children().take(copy.first).any(|c| c.logical == at);
-        loop {
-            let at = self.place(copy.way.tree)?;
-            if copy.first == 0 || !gone(at) {
-                return Ok(at);
-            }
-            // Nobody will refer to it: the drain gives it back.
-            self.deltas.born(at, len, ExtentKind::Node { level }, copy.node.owner());
-        }
     }
 
     /// An address for a node of `tree`.

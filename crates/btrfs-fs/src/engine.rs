@@ -77,7 +77,10 @@ pub(crate) struct Engine {
     /// That has begun: who changes something from now on may be in no commit.
     pub(crate) last_commit: AtomicBool,
     pub(crate) unsettled: Arc<Unsettled>,
+    /// To receive and to send, for administrators.
     pub(crate) tickets: Tickets,
+    /// To make snapshots, for everybody: these let nobody in there.
+    pub(crate) sources: Tickets,
     pub(crate) verity: Verity,
     pub(crate) lost_names: LostNames,
 }
@@ -156,6 +159,7 @@ impl Engine {
             last_commit: AtomicBool::new(false),
             unsettled: Arc::default(),
             tickets: Tickets::default(),
+            sources: Tickets::default(),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result, io_text};
 use crate::sys;
 use btrfs_fs::control::verity::write_enable;
 use btrfs_fs::control::wire::paths::Told;
-use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, VolArgs2};
+use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, Source, VolArgs2};
 use btrfs_fs::{Defragment, VerityWish};
 use fs_verity::HashAlgorithm;
 use spinney::{NewExtent, QgroupId, SubvolId, SubvolumeInfo, Usage};
@@ -23,7 +23,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use vfs::Ino;
 
 /// Every inode of a mount of ours has it.
 const OURS: &str = "spinney.transport";
@@ -189,10 +188,17 @@ impl Door {
             let made = self.create_in(Some((source, read_only)), name, groups);
             return made.map_err(|e| self.in_groups(name, &e));
         }
-        let args = SnapshotArgs { source: Ino(from.ino()), read_only, name };
+        let source = source.as_source().map_err(|e| failed(&e))?;
+        let args = SnapshotArgs { source, read_only, name };
         let record = args.write().ok_or(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         let asked = record.and_then(|record| self.ask(wire::SNAPSHOT, record));
         asked.map(drop).map_err(|e| failed(&e))
+    }
+
+    /// By what the server knows that the caller has come to this subvolume.
+    fn as_source(&self) -> io::Result<Source> {
+        let word = self.ask(wire::SNAPSHOT_SOURCE, Vec::new())?.try_into();
+        word.map(Source::Word).map_err(|_| io::Error::from_raw_os_error(libc::EPROTO))
     }
 
     /// A question about the volume as a whole, and what the server answers; its errors are the caller's

@@ -15,6 +15,7 @@ mod questions;
 mod quotas;
 mod scrub;
 mod search;
+mod snapshots;
 pub mod verity;
 pub mod volume_wire;
 pub mod wire;
@@ -24,7 +25,7 @@ use crate::subvol::{Caller, Delete, SubvolId, SubvolumeInfo};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use vfs::{Asker, Control, Controlled, Errno, FileSystem, Ino, Result};
 use wire::paths::Told;
-use wire::{Record, Records, SnapshotArgs, VolArgs, VolArgs2};
+use wire::{Record, Records, VolArgs, VolArgs2};
 
 impl Control for BtrfsFs {
     fn control(
@@ -40,7 +41,8 @@ impl Control for BtrfsFs {
                 Some(0) => create(self, asker, ino, some(VolArgs2::name(input))?),
                 _ => Err(Errno::EOPNOTSUPP.into()),
             },
-            wire::SNAPSHOT => snapshot(self, asker, ino, input),
+            wire::SNAPSHOT => snapshots::snapshot(self, asker, ino, input),
+            wire::SNAPSHOT_SOURCE => snapshots::leave(self, asker, ino),
             wire::SNAP_DESTROY => delete(self, asker, ino, some(VolArgs::name(input))?),
             wire::SNAP_DESTROY_V2 => match VolArgs2::flags(input) {
                 Some(0) => delete(self, asker, ino, some(VolArgs2::name(input))?),
@@ -130,13 +132,6 @@ fn create(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Cont
     Ok(Controlled::name(dir, name))
 }
 
-fn snapshot(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, input: &[u8]) -> Result<Controlled> {
-    let args = SnapshotArgs::parse(input).ok_or(Errno::EINVAL)?;
-    let (_, entry) = fs.snapshot(&caller(asker)?, args.source, dir, args.name, args.read_only)?;
-    fs.forget(entry.attr.ino, 1);
-    Ok(Controlled::name(dir, args.name))
-}
-
 fn delete(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Controlled> {
     old_name(name)?;
     fs.delete_subvolume(&caller(asker)?, Delete::Name(dir, name))?;
@@ -204,7 +199,10 @@ fn set_received(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Resu
 fn receive(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino) -> Result<Controlled> {
     administrator(asker)?;
     match fs.getattr(dir)?.kind {
-        vfs::FileKind::Dir => Ok(Controlled::answer(fs.engine.tickets.give(dir).to_vec())),
+        vfs::FileKind::Dir => {
+            let word = fs.engine.tickets.give(dir, asker.who()?.uid);
+            Ok(Controlled::answer(word.to_vec()))
+        }
         _ => Err(Errno::ENOTDIR.into()),
     }
 }

@@ -155,7 +155,7 @@ fn dev_stats(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Vec<u8>> {
 fn send(fs: &BtrfsFs, asker: &dyn Asker, root: Ino) -> Result<Vec<u8>> {
     administrator(asker)?;
     rooted(fs, root)?;
-    Ok(fs.engine.tickets.give(root).to_vec())
+    Ok(fs.engine.tickets.give(root, asker.who()?.uid).to_vec())
 }
 
 fn features(fs: &BtrfsFs) -> Result<Vec<u8>> {

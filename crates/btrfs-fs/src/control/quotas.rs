@@ -1,7 +1,7 @@
 //! Quotas through the door: all of it is for administrators, as the kernel has it.
 
 use super::wire::quotas as wire;
-use super::{administrator, caller, some};
+use super::{administrator, caller, snapshots, some};
 use crate::control::wire::Records;
 use crate::fs::BtrfsFs;
 use crate::qgroup::{LimitChange, QgroupId};
@@ -103,7 +103,10 @@ fn create(fs: &BtrfsFs, asker: &dyn Asker, parent: Ino, input: &[u8]) -> Result<
     let caller = caller(asker)?;
     let (_, entry) = match args.source {
         None => fs.create_subvolume_in(&caller, &new)?,
-        Some((source, read_only)) => fs.snapshot_in(&caller, source, &new, read_only)?,
+        Some((source, read_only)) => {
+            let source = snapshots::source(fs, asker, source)?;
+            fs.snapshot_in(&caller, source, &new, read_only)?
+        }
     };
     fs.forget(entry.attr.ino, 1);
     Ok(Controlled::name(parent, args.name))

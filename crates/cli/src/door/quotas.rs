@@ -9,8 +9,6 @@ use btrfs_fs::control::wire::Records;
 use btrfs_fs::control::wire::quotas as wire;
 use spinney::{LimitChange, Qgroup, QgroupId, QuotaStatus};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use vfs::Ino;
 
 /// What quotas are switched to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,7 +129,7 @@ impl Door {
     ) -> io::Result<()> {
         let source = match source {
             None => None,
-            Some((door, read_only)) => Some((Ino(door.file.metadata()?.ino()), read_only)),
+            Some((door, read_only)) => Some((door.as_source()?, read_only)),
         };
         let args = wire::CreateIn { source, groups: groups.to_vec(), name };
         let record = args.write().ok_or(io::Error::from_raw_os_error(libc::ENAMETOOLONG))?;

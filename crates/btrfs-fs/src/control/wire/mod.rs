@@ -8,6 +8,7 @@
 pub mod kernels;
 pub mod paths;
 pub mod quotas;
+mod snapshot;
 
 use crate::find_new::NewExtent;
 use crate::subvol::{ReceivedFrom, SubvolId, SubvolumeInfo};
@@ -82,8 +83,6 @@ pub const GET_SUBVOL_INFO: u32 = command(READ, BTRFS, 60, 504);
 /// The subvolumes right below that one.
 pub const GET_SUBVOL_ROOTREF: u32 = command(READ | WRITE, BTRFS, 61, 4096);
 
-/// Makes a snapshot: the source's inode number, flags, the name.
-pub const SNAPSHOT: u32 = command(WRITE, OURS, 1, 4096);
 /// Tells of subvolumes behind a number: `Records` of `SubvolumeInfo`.
 pub const LIST: u32 = command(READ | WRITE, OURS, 2, PAGE);
 /// Tells of the subvolume that a file lies in: whether the file is its root, `SubvolumeInfo`.
@@ -139,6 +138,8 @@ pub const SCRUB_RESUME: u64 = 3;
 /// It stops.
 pub const SCRUB_CANCEL: u64 = 4;
 
+pub use snapshot::{SNAPSHOT, SNAPSHOT_SOURCE, SnapshotArgs, Source};
+
 pub use super::balance::{read_status, write_resize};
 pub use super::defragment::write_defragment;
 pub use super::scrub::{read_status as read_scrub_status, write_status as write_scrub_status};
@@ -180,11 +181,10 @@ pub const FLAG_READ_ONLY: u64 = 1 << 1;
 /// The record names the subvolume by its number.
 pub const FLAG_BY_ID: u64 = 1 << 4;
 
-/// Where names stand in `VolArgs`, `VolArgs2` and `SNAPSHOT`.
+/// Where names stand in `VolArgs` and `VolArgs2`.
 const NAME: usize = 8;
 const FLAGS_V2: usize = 16;
 const NAME_V2: usize = 56;
-const NAME_SNAPSHOT: usize = 16;
 
 /// How long the record of a command is.
 pub fn len(command: u32) -> usize {
@@ -262,34 +262,6 @@ impl VolArgs2 {
         record[FLAGS_V2..FLAGS_V2 + 8].copy_from_slice(&FLAG_BY_ID.to_le_bytes());
         record[NAME_V2..NAME_V2 + 8].copy_from_slice(&id.0.to_le_bytes());
         record
-    }
-}
-
-/// The record of `SNAPSHOT`.
-pub struct SnapshotArgs<'a> {
-    /// The root directory of what is snapshotted, as a mount numbers it.
-    pub source: Ino,
-    /// Nothing in the snapshot can be changed.
-    pub read_only: bool,
-    /// Of the snapshot, in the directory that it is asked of.
-    pub name: &'a [u8],
-}
-
-impl<'a> SnapshotArgs<'a> {
-    /// `None`: too short, or flags that are none.
-    pub fn parse(record: &'a [u8]) -> Option<SnapshotArgs<'a>> {
-        let flags = number(record, 8).filter(|flags| flags & !FLAG_READ_ONLY == 0)?;
-        let (source, name) = (Ino(number(record, 0)?), text(record, NAME_SNAPSHOT)?);
-        Some(SnapshotArgs { source, read_only: flags != 0, name })
-    }
-
-    /// `None`: the name is too long for the record.
-    pub fn write(&self) -> Option<Vec<u8>> {
-        let mut record = with_name(4096, NAME_SNAPSHOT, self.name)?;
-        record[..8].copy_from_slice(&self.source.0.to_le_bytes());
-        let flags = if self.read_only { FLAG_READ_ONLY } else { 0 };
-        record[8..16].copy_from_slice(&flags.to_le_bytes());
-        Some(record)
     }
 }
 
@@ -545,11 +517,6 @@ mod tests {
         );
         let answer = Records::write(told.clone(), PAGE as usize);
         assert_eq!(Records::read::<paths::Told>(&answer), Some(told.to_vec()));
-        let args = SnapshotArgs { source: Ino(7), read_only: true, name: b"x" };
-        let record = args.write().unwrap();
-        let read = SnapshotArgs::parse(&record).unwrap();
-        assert_eq!((read.source, read.read_only, read.name), (Ino(7), true, &b"x"[..]));
-        assert!(SnapshotArgs::parse(&record[..20]).is_none_or(|args| args.name == b"x"));
         assert_eq!(VolArgs2::name(&VolArgs2::named(b"sub").unwrap()), Some(&b"sub"[..]));
         assert_eq!(VolArgs2::named(&[b'x'; 4040]), None);
         assert_eq!(VolArgs2::id(&VolArgs2::numbered(SubvolId(300))), Some(300));

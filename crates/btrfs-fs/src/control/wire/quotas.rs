@@ -1,10 +1,10 @@
 //! Those of quotas.
 
 use super::{
-    BTRFS, FLAG_READ_ONLY, OURS, PAGE, READ, Record, WRITE, command, len64, number, put, take, text,
+    BTRFS, FLAG_READ_ONLY, OURS, PAGE, READ, Record, Source, WRITE, command, len64, number, put,
+    take, text,
 };
 use crate::qgroup::{LimitChange, Qgroup, QgroupId, QuotaStatus};
-use vfs::Ino;
 
 /// Begins quotas or ends them: `struct btrfs_ioctl_quota_ctl_args`.
 pub const QUOTA_CTL: u32 = command(READ | WRITE, BTRFS, 40, 16);
@@ -31,7 +31,7 @@ pub const QGROUP_LIST: u32 = command(READ | WRITE, OURS, 34, PAGE);
 /// Tells what the status says.
 pub const QUOTA_STATUS: u32 = command(READ, OURS, 35, 24);
 /// Makes a subvolume or a snapshot in quota groups: `CreateIn`.
-pub const CREATE_IN: u32 = command(WRITE, OURS, 36, 4096);
+pub const CREATE_IN: u32 = command(WRITE, OURS, 37, 4096);
 
 /// Bytes of a record of `QGROUP_LIST` without parents.
 pub const SMALLEST_QGROUP: usize = 7 * 8;
@@ -100,9 +100,9 @@ impl Record for Qgroup {
 
 /// The record of `CREATE_IN`.
 pub struct CreateIn<'a> {
-    /// The root directory of what is snapshotted, and whether nothing can be changed in the snapshot;
-    /// `None` makes an empty subvolume.
-    pub source: Option<(Ino, bool)>,
+    /// What is snapshotted, and whether nothing can be changed in the snapshot; `None` makes an empty
+    /// subvolume.
+    pub source: Option<(Source, bool)>,
     /// Groups that it is put into.
     pub groups: Vec<QgroupId>,
     /// In the directory that it is asked of.
@@ -116,25 +116,30 @@ impl<'a> CreateIn<'a> {
     /// `None`: it is no such record.
     pub fn parse(record: &'a [u8]) -> Option<CreateIn<'a>> {
         let mut rest = record;
-        let (flags, source, count) = (take(&mut rest)?, take(&mut rest)?, take(&mut rest)?);
+        let (source, flags) = Source::read(record, 8, take(&mut rest)?)?;
+        rest = rest.get(16..)?;
+        let count = take(&mut rest)?;
         if flags & !(SNAPSHOT | FLAG_READ_ONLY) != 0 {
             return None;
         }
         let count = usize::try_from(count).ok().filter(|count| *count <= rest.len() / 8)?;
         let groups = (0..count).map(|_| take(&mut rest).map(QgroupId)).collect::<Option<_>>()?;
-        let source = (flags & SNAPSHOT != 0).then_some((Ino(source), flags & FLAG_READ_ONLY != 0));
+        let source = (flags & SNAPSHOT != 0).then_some((source, flags & FLAG_READ_ONLY != 0));
         Some(CreateIn { source, groups, name: text(rest, 0)? })
     }
 
     /// `None`: the record is too short for it.
     pub fn write(&self) -> Option<Vec<u8>> {
         let (source, flags) = match self.source {
-            None => (0, 0),
+            None => ([0; 16], 0),
             Some((source, read_only)) => {
-                (source.0, SNAPSHOT | if read_only { FLAG_READ_ONLY } else { 0 })
+                let (source, flag) = source.parts();
+                (source, flag | SNAPSHOT | if read_only { FLAG_READ_ONLY } else { 0 })
             }
         };
-        let mut out = record(&[flags, source, len64(&self.groups)]);
+        let mut out = record(&[flags]);
+        out.extend_from_slice(&source);
+        put(&mut out, &[len64(&self.groups)]);
         self.groups.iter().for_each(|group| put(&mut out, &[group.0]));
         out.extend_from_slice(self.name);
         (out.len() < super::len(CREATE_IN)).then_some(out)
@@ -145,6 +150,7 @@ impl<'a> CreateIn<'a> {
 mod tests {
     use super::super::Records;
     use super::*;
+    use vfs::Ino;
 
     #[test]
     fn numbers_are_the_kernels() {
@@ -173,11 +179,14 @@ mod tests {
             assert_eq!(read_status(&status_record(status)), Some(status));
         }
         let groups = vec![QgroupId(1 << 48)];
-        let args = CreateIn { source: Some((Ino(7), true)), groups, name: b"x" };
-        let mut record = args.write().unwrap();
-        record.resize(4096, 0);
-        let read = CreateIn::parse(&record).unwrap();
-        assert_eq!((read.source, read.groups, read.name), (args.source, args.groups, args.name));
+        let sources = [Source::Word([9; 16]), Source::Number(Ino(7))].map(|source| (source, true));
+        for source in sources.map(Some).into_iter().chain([None]) {
+            let args = CreateIn { source, groups: groups.clone(), name: b"x" };
+            let mut record = args.write().unwrap();
+            record.resize(4096, 0);
+            let read = CreateIn::parse(&record).unwrap();
+            assert_eq!((read.source, &read.groups, read.name), (source, &groups, args.name));
+        }
         assert!(CreateIn::parse(&[0xff; 4096]).is_none());
         let long = CreateIn { source: None, groups: vec![QgroupId(0); 600], name: b"x" };
         assert!(long.write().is_none());

@@ -27,7 +27,7 @@ pub(crate) use permission::{may_list, may_write};
 pub(crate) use property::{mend_flags, set_default, set_read_only};
 pub(crate) use received::set_received;
 pub(crate) use rename::rename;
-pub(crate) use snapshot::snapshot;
+pub(crate) use snapshot::{may_be_source, snapshot};
 
 use crate::engine::Engine;
 use crate::error::IntoFs;

@@ -55,6 +55,11 @@ pub(crate) fn snapshot(
     Ok((to, entry.inspect_err(|_| tell_of_name(engine, at))?))
 }
 
+/// EPERM unless the subvolume with this root directory is the caller's. EINVAL: it is none's.
+pub(crate) fn may_be_source(engine: &Engine, caller: &Caller, source: Ino) -> Result<()> {
+    source_of(engine, caller, source).map(drop)
+}
+
 fn source_of(engine: &Engine, caller: &Caller, source: Ino) -> Result<(TreeId, Arc<Subvolume>)> {
     let root = engine.inodes.get(source)?;
     must_own(caller, &*root.read()?)?;

@@ -12,7 +12,7 @@ use crate::door::{Door, enable_verity};
 use crate::error::{Error, Result as ServerMessage, io_text};
 use crate::mounts;
 use crate::sys::{self, DirFd, open_beneath, open_of_kind};
-use btrfs_fs::control::wire::{self, SnapshotArgs, VolArgs2};
+use btrfs_fs::control::wire::{self, SnapshotArgs, Source, VolArgs2};
 use btrfs_fs::{ReceivedFrom, SubvolumeInfo, VerityWish, known_as, same_subvolume};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
 use btrfs_send::{Origin, Special, Verity};
@@ -280,7 +280,7 @@ impl Target for InMount {
 
     fn begin_from(&mut self, name: &[u8], parent: &Origin) -> Result<Made> {
         let Some(info) = self.known_as(parent)? else { return Ok(Made::UnknownParent) };
-        let args = SnapshotArgs { source: info.root, read_only: false, name };
+        let args = SnapshotArgs { source: Source::Number(info.root), read_only: false, name };
         let record = args.write().ok_or(FsError::Posix(Errno::ENAMETOOLONG))?;
         self.door.ask_volume(wire::SNAPSHOT, record).fs()?;
         self.opened(name)?;

@@ -31,6 +31,7 @@ pub(crate) use table::Reserved;
 use crate::error::IntoFs;
 use crate::ino::{self, InodeId};
 use crate::stats::Stats;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
@@ -206,6 +207,9 @@ impl Inodes {
         if self.closed.read().contains(&id.tree) {
             return Err(Errno::ESTALE.into());
         }
+        if !is_ours(id) {
+            return Err(Errno::ESTALE.into());
+        }
         let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
         let Some(bytes) = find(&self.core.view(), &key).fs()? else {
             return Err(Errno::ENOENT.into());
@@ -221,6 +225,12 @@ impl Inodes {
     pub(crate) fn unloaded(&self, id: InodeId, finder: &mut Finder<'_>) -> Result<State> {
         self.stored(id, |view, key| finder.get(view, id.tree, key))
     }
+}
+
+/// Other trees have inodes, too, and the format's own have numbers below and above: whoever brings a
+/// number, of a handle or in an entry, does not come to these.
+fn is_ours(id: InodeId) -> bool {
+    id.tree.is_subvolume() && (FIRST_FREE_OBJECTID..=LAST_FREE_OBJECTID).contains(&id.objectid)
 }
 
 /// A tree whose inodes cannot be used any more, and those that were in memory.

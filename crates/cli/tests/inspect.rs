@@ -229,6 +229,41 @@ fn compsize_tells_what_compsize_does() {
     mount.umount();
 }
 
+/// A snapshot has but the name of a subvolume in its source: no path leads through it.
+#[test]
+fn no_path_leads_through_the_name_of_a_subvolume_in_a_snapshot() {
+    if !ready("no_path_leads_through_the_name_of_a_subvolume_in_a_snapshot") {
+        return;
+    }
+    let image = Image::new("only-a-name");
+    let kernel = KernelMount::new(&image.path, "noatime").unwrap();
+    let top = kernel.path().display().to_string();
+    shell(&format!(
+        "cd {top}; btrfs -q sub create v; btrfs -q sub create v/n; btrfs -q sub create v/n/o
+        head -c 100000 /dev/urandom > v/n/f; btrfs -q sub snap v snap; sync -f ."
+    ));
+    let number = |path| shell(&format!("btrfs inspect-internal rootid {top}/{path}"));
+    let paths = ["v/n", "v/n/o", "snap"];
+    let numbers = paths.map(number);
+    kernel.unmount().unwrap();
+    let judge = |place: &dyn Fn(&str) -> String| {
+        for (path, number) in paths.iter().zip(&numbers) {
+            assert_eq!(fine(&["inspect-internal", "rootid", &place(path)]), *number, "{path}");
+        }
+        assert_eq!(json(&fine(&["compsize", "--json", &place("v/n")]))["files"], 1);
+        for path in ["snap/n/f", "snap/n/o"] {
+            let (code, said) = failing(&["compsize", &place(path)]);
+            assert!(code == 1 && said.contains("no such file"), "{said}");
+        }
+    };
+    judge(&|path| image.at(&format!("/{path}")));
+    let told = fine(&["compsize", "--json", &image.at("/snap/n")]);
+    assert_eq!(json(&told)["files"], 0, "{told}");
+    let mount = Mount::new(&image, "ro");
+    judge(&|path| mount.join(path).display().to_string());
+    mount.umount();
+}
+
 /// What is shared in each way, nested subvolumes, and a snapshot that has but the name of one.
 #[test]
 fn du_is_that_of_btrfs_progs() {

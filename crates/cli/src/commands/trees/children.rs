@@ -26,33 +26,40 @@ impl Trees {
         self.each_of(dir, kind::DIR_INDEX, |key, data| {
             for entry in DirItem::iter(data) {
                 let entry = entry.map_err(|c| c.key(key))?;
-                let (to, name) = (entry.location.objectid, entry.name.to_vec());
-                let at = match entry.location.kind {
-                    kind::ROOT_ITEM => {
-                        subvolumes.push(all.len());
-                        TreeInode { tree: TreeId(to), ino: FIRST_FREE_OBJECTID }
-                    }
-                    _ => TreeInode { ino: to, ..dir },
-                };
+                let (location, name) = (entry.location, entry.name.to_vec());
+                if location.kind == kind::ROOT_ITEM {
+                    subvolumes.push((all.len(), location));
+                }
+                let at = TreeInode { ino: location.objectid, ..dir };
                 all.push(Child { name, at, kind: entry.kind });
             }
             Ok(())
         })?;
-        for n in subvolumes {
-            if !self.is_below(dir, &all[n])? {
-                all[n].at = TreeInode { ino: EMPTY_SUBVOLUME, ..dir };
-            }
+        for (n, location) in subvolumes {
+            all[n].at = self.leads_to(dir, &all[n].name, location)?;
         }
         Ok(all)
     }
 
+    /// Where the entry `name` of `dir` leads.
+    pub(super) fn leads_to(&self, dir: TreeInode, name: &[u8], to: Key) -> Result<TreeInode> {
+        let child = TreeId(to.objectid);
+        Ok(match to.kind {
+            kind::ROOT_ITEM if self.is_below(dir, name, child)? => {
+                TreeInode { tree: child, ino: FIRST_FREE_OBJECTID }
+            }
+            kind::ROOT_ITEM => TreeInode { ino: EMPTY_SUBVOLUME, ..dir },
+            _ => TreeInode { ino: to.objectid, ..dir },
+        })
+    }
+
     /// Whether the subvolume has this place.
-    fn is_below(&self, dir: TreeInode, child: &Child) -> Result<bool> {
-        let key = Key::new(dir.tree.0, kind::ROOT_REF, child.at.tree.0);
+    fn is_below(&self, dir: TreeInode, name: &[u8], child: TreeId) -> Result<bool> {
+        let key = Key::new(dir.tree.0, kind::ROOT_REF, child.0);
         let mut found = false;
         self.each(TreeId::ROOT, key..=key, |key, data| {
             let to = RootRef::parse(data).map_err(|c| c.key(key))?;
-            found = to.dirid == dir.ino && to.name == child.name;
+            found = to.dirid == dir.ino && to.name == name;
             Ok(())
         })?;
         Ok(found)

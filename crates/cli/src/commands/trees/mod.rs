@@ -166,19 +166,12 @@ impl Trees {
         self.each(dir.tree, key..=key, |key, data| {
             for entry in DirItem::iter(data) {
                 let entry = entry.map_err(|c| c.key(key))?;
-                if entry.name != name {
-                    continue;
+                if entry.name == name {
+                    found = Some(entry.location);
                 }
-                let at = entry.location.objectid;
-                found = Some(match entry.location.kind {
-                    kind::ROOT_ITEM => {
-                        TreeInode { tree: TreeId(at), ino: btrfs_disk::ids::FIRST_FREE_OBJECTID }
-                    }
-                    _ => TreeInode { tree: dir.tree, ino: at },
-                });
             }
             Ok(())
         })?;
-        Ok(found)
+        found.map(|location| self.leads_to(dir, name, location)).transpose()
     }
 }

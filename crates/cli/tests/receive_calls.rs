@@ -148,3 +148,46 @@ fn set_id_bits_stay_where_a_file_was_written_in_place() {
     to.unmount().unwrap();
     assert_clean(&image.path);
 }
+
+/// An ordinary user's own file that he may not write: its flags are his to set all the same.
+#[test]
+fn flags_of_a_read_only_file_leave_how_it_is_compressed() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    require!(sh("command -v getfattr lsattr").status.success(), "no getfattr, or no lsattr");
+    if let Some(why) = common::no_ordinary_users() {
+        testkit::skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let (source, image) = (Image::new("sealed-source"), Image::new("sealed"));
+    let kernels = KernelMount::new(&source.path, "noatime").unwrap();
+    let made = sh(&format!(
+        "set -e; cd {}; btrfs -q subvolume create v; echo text > v/file
+         setfattr -n btrfs.compression -v zstd v/file; chown -R 65534:65534 v; chmod 444 v/file
+         btrfs -q subvolume snapshot -r v s0; chattr +d v/file
+         setfattr -n btrfs.compression -v zstd v/file; btrfs -q subvolume snapshot -r v s1",
+        kernels.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    kernels.unmount().unwrap();
+    let [s0, s1] = ["/s0", "/s1"].map(|path| source.at(path));
+    let [whole, more] = ["whole", "more"].map(|name| image.dir.join(name).display().to_string());
+    fine(&["send", "-q", "--proto", "2", "-f", &whole, &s0]);
+    fine(&["send", "-q", "--proto", "2", "-p", &s0, "-f", &more, &s1]);
+    fine(&["chown", "65534:65534", &image.at("/")]);
+    as_ordinary_user(
+        &image,
+        "./spinney mount --log log -o writeback disk.img mnt
+         ./spinney receive -q -f whole mnt; ./spinney receive -q -f more mnt
+         ./spinney umount mnt; if grep received log; then exit 1; fi",
+    );
+    let to = KernelMount::new(&image.path, "ro").unwrap();
+    let path = to.join("s1/file").display().to_string();
+    let asked = format!(
+        "stat -c %a {path}; getfattr -n btrfs.compression --only-values {path}
+         echo; lsattr -d {path} | cut -d ' ' -f 1 | tr -dc d"
+    );
+    assert_eq!(text(&sh(&asked).stdout), "444\nzstd\nd");
+    to.unmount().unwrap();
+    assert_clean(&image.path);
+}

@@ -28,6 +28,7 @@ use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 const DIRS: usize = 64;
 const READ_DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY;
 const SET_ID: u16 = 0o6000;
+const OWNER_WRITES: u16 = 0o200;
 const FILE: &[u32] = &[libc::S_IFREG];
 const FILE_OR_DIR: &[u32] = &[libc::S_IFREG, libc::S_IFDIR];
 /// How content of an inode is compressed.
@@ -470,11 +471,25 @@ impl Target for InMount {
         // The call says of compression what the flags told, and by which method is not among these.
         let method = sys::xattr_of(&file, COMPRESSION).fs()?;
         sys::set_inode_flags(&file, after).fs()?;
-        match method {
-            Some(method) => sys::set_xattr_of(&file, COMPRESSION, &method).fs(),
-            None => Ok(()),
-        }
+        let Some(method) = method else { return Ok(()) };
+        set_method(&file, &method).fs().inspect_err(|_| {
+            let _ = sys::set_inode_flags(&file, before);
+        })
     }
+}
+
+/// Flags are their owner's to set, but the property is for who may write: where the owner may not, he lets himself.
+fn set_method(file: &File, method: &[u8]) -> io::Result<()> {
+    match sys::set_xattr_of(file, COMPRESSION, method) {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {}
+        done => return done,
+    }
+    let mode = sys::stat(file)?.stx_mode & 0o7777;
+    let give = |mode: u16| file.set_permissions(Permissions::from_mode(mode.into()));
+    give(mode | OWNER_WRITES)?;
+    let done = sys::set_xattr_of(file, COMPRESSION, method);
+    give(mode)?;
+    done
 }
 
 /// From the number that streams have, of 32 bits, to that of the C library.

@@ -3,9 +3,10 @@
 mod common;
 
 use btrfs_fs::control::wire;
-use btrfs_fs::{BtrfsFs, Compress, Method, Options};
+use btrfs_fs::{BtrfsFs, Compress, Injection, Method, Options, Place};
 use common::{CX, Image, close_and_judge, errno, new_file, stat};
-use vfs::{Asker, Control, FallocateMode, FileSystem, Ino, Who};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use vfs::{Asker, Control, FallocateMode, FileSystem, Ino, Who, WriteFlags};
 
 /// The superuser, through a mount.
 struct Root;
@@ -111,4 +112,73 @@ fn what_lies_in_preallocated_space_is_compressed_when_asked_for() {
     assert_eq!(fs.read(ino, 512 << 10, &mut content).expect("read"), 64 << 10);
     assert!(content.iter().all(|byte| *byte == b'a'));
     close_and_judge(&image, fs);
+}
+
+/// What is left of the space takes content when the volume has no other.
+fn space_takes_content(fs: &BtrfsFs, ino: Ino) {
+    fs.sync().expect("sync");
+    assert!(!fs.stored(ino).expect("it is a file").is_empty(), "it is in the item");
+    let rest = new_file(fs, "rest", &[]);
+    let mut at = 0;
+    for len in [1 << 20, 4096] {
+        while fs.write(&CX, rest, at, &vec![9; len], DIRECT).is_ok() {
+            at += len as u64;
+        }
+    }
+    fs.write(&CX, ino, 4096, &[5; 4096], DIRECT).expect("it has space of its own");
+    let cached = WriteFlags { cached: true, ..WriteFlags::default() };
+    fs.write(&CX, ino, 8192, &[6; 4096], cached).expect("it has space of its own");
+    fs.sync().expect("sync");
+    let mut content = [0; 3 * 4096];
+    assert_eq!(fs.read(ino, 0, &mut content).expect("read"), content.len());
+    assert_eq!(content[..100], [b'a'; 100]);
+    assert!(
+        [(4096, 5), (8192, 6)].iter().all(|(at, byte)| content[*at..at + 4096] == [*byte; 4096])
+    );
+}
+
+const DIRECT: WriteFlags =
+    WriteFlags { direct: true, cached: false, kill_priv: false, sync: false };
+
+/// Behind an item nothing could be written into the space that the file has.
+#[test]
+fn the_short_content_of_a_file_with_space_of_its_own_stays_out_of_the_item() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(128 << 20, &["-m", "single"]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let ino = new_file(&fs, "set aside", &[]);
+    fs.fallocate(&CX, ino, FallocateMode::KeepSize, 0, 1 << 20).expect("room");
+    fs.write(&CX, ino, 0, &[b'a'; 100], Default::default()).expect("write");
+    fs.sync().expect("sync");
+    assert_eq!(asked(&fs, ino, (0, 0), COMPRESS), 0);
+    space_takes_content(&fs, ino);
+    close_and_judge(&image, fs);
+}
+
+/// The space is set aside when the content is compressed, and not stored yet.
+#[test]
+fn space_that_a_file_gets_meanwhile_keeps_its_content_out_of_the_item() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(128 << 20, &["-m", "single"]);
+    let here = Arc::new(OnceLock::<Weak<BtrfsFs>>::new());
+    let (there, which) = (here.clone(), Arc::new(Mutex::new(None)));
+    let armed = which.clone();
+    let injection = Injection::at_places(move |place| {
+        let due = || armed.lock().expect("no panic").take();
+        if let Some(ino) = (place == Place::Packs).then(due).flatten() {
+            let fs = there.get().and_then(Weak::upgrade).expect("it is open");
+            fs.fallocate(&CX, ino, FallocateMode::KeepSize, 4096, 1 << 20).expect("room");
+        }
+    });
+    let method = Method::parse("zstd").expect("a method");
+    let compress = Some(Compress { method, force: true });
+    let options = Options { background: false, compress, injection, ..Options::default() };
+    let fs = Arc::new(image.open_with(options));
+    here.set(Arc::downgrade(&fs)).expect("once");
+    let ino = new_file(&*fs, "file", &[b'a'; 100]);
+    *which.lock().expect("no panic") = Some(ino);
+    fs.fsync(ino, false).expect("fsync");
+    assert!(which.lock().expect("no panic").is_none(), "nothing was compressed");
+    space_takes_content(&fs, ino);
+    close_and_judge(&image, Arc::into_inner(fs).expect("nobody else has it"));
 }

@@ -5,7 +5,7 @@
 //! has the content; nothing has changed then.
 
 use super::Writeback;
-use super::land::store_inline;
+use super::land::{may_inline, store_inline};
 use super::packed::{CompressedRange, count, enter};
 use super::store::{WriteMode, readable, through};
 use super::unstored::Unstored;
@@ -48,8 +48,8 @@ impl Writeback {
         }
         let inline = encoded.for_item(sector as usize).filter(|stream| {
             let most = self.core.geometry.max_inline();
-            let alone = offset == 0 && state.item.size <= end && !state.no_inline;
-            alone && stream.len() <= most && state.item.flags & inode_flags::PREALLOC == 0
+            let alone = offset == 0 && state.item.size <= end;
+            alone && stream.len() <= most && may_inline(state)
         });
         let extent = || encoded.for_extent(sector as usize).map(Fit::Extent);
         inline.map(Fit::Item).or_else(extent)

@@ -109,15 +109,21 @@ pub(super) fn way_for(len: u64, way: WriteMode) -> WriteMode {
     if len < WRITE_THROUGH_FROM { way } else { WriteMode::Through }
 }
 
+/// Content may be in the file's item. Of one that has space of its own all lies in extents: behind an item nothing could be
+/// written into that space.
+pub(super) fn may_inline(state: &State) -> bool {
+    let has_space = inode_flags::NODATACOW | inode_flags::PREALLOC;
+    !state.no_inline && state.item.flags & has_space == 0
+}
+
 /// The whole file is one short dirty sector: its content fits into its item.
 fn can_inline(writeback: &Writeback, state: &State, dirty: &Dirty) -> bool {
     let size = state.item.size;
     size > 0
-        && !state.no_inline
+        && may_inline(state)
         && size <= writeback.core.geometry.max_inline() as u64
         && dirty.bytes() == writeback.core.sector()
         && dirty.covers(0)
-        && state.item.flags & (inode_flags::NODATACOW | inode_flags::PREALLOC) == 0
 }
 
 /// All of the file goes into its item: `content`, or a stream of it.

@@ -8,6 +8,7 @@
 //! As the kernel does, content is cut in pieces of 128 KiB, and where one of [`GROUP`] does not get
 //! smaller, those behind it in the group are not tried. What it does not know: extents.
 
+use super::land::may_inline;
 use super::{Writeback, compresses};
 use crate::extents::sums;
 use crate::inode::{Dirty, Inode, State};
@@ -209,7 +210,8 @@ fn cut(writeback: &Writeback, state: &State, start: u64, end: u64) -> Vec<Piece>
     let size = state.item.size;
     let piece = |at: u64| {
         let len = (end - at).min(MAX_UNCOMPRESSED as u64);
-        let inline = at == 0 && len == sector && size > 0 && size <= sector && !state.no_inline;
+        let alone = at == 0 && len == sector && size > 0 && size <= sector;
+        let inline = alone && may_inline(state);
         Piece { start: at, len, stream: None, inline }
     };
     (start..end).step_by(MAX_UNCOMPRESSED).map(piece).collect()

@@ -6,7 +6,7 @@
 //! has one (`Volume::announce`).
 
 use super::Writeback;
-use super::land::{flush_range, flush_run, store_inline, way_for};
+use super::land::{flush_range, flush_run, may_inline, store_inline, way_for};
 use super::pack::{Packed, Piece};
 use super::store::{WriteMode, readable, through};
 use super::unstored::Unstored;
@@ -100,7 +100,8 @@ fn store_inline_stream(
     packed: &Packed,
 ) -> Result<usize> {
     let piece = &packed.pieces[0];
-    let Some(stream) = &piece.stream else { return Ok(0) };
+    // Space may have been set aside since it was compressed.
+    let Some(stream) = piece.stream.as_ref().filter(|_| may_inline(state)) else { return Ok(0) };
     let content = (packed.plan.method.kind, &stream.bytes[..]);
     writeback.core.volume.announce(packed.plan.method.incompat());
     store_inline(writeback, id, state, content)?;

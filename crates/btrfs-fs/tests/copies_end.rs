@@ -75,6 +75,67 @@ fn a_copy_into_another_subvolume_shares() {
     close_and_judge(&image, fs);
 }
 
+/// Content of `byte`, in place of what it has.
+fn put(fs: &BtrfsFs, ino: Ino, byte: u8) {
+    fs.write(&CX, ino, 0, &vec![byte; MIB as usize], Default::default()).expect("write");
+}
+
+/// Sources with checksums and without, and what is written in place in another subvolume.
+fn into_own_space(fs: &BtrfsFs) -> ([Ino; 2], Ino, btrfs_fs::SubvolId) {
+    let (id, made) = fs.create_subvolume(&Caller::root(), fs.root(), b"other").expect("subvolume");
+    let [with, without] = ["with", "without"].map(|name| file(fs, fs.root(), name));
+    let to = file(fs, made.attr.ino, "to");
+    fs.forget(made.attr.ino, 1);
+    [without, to].into_iter().for_each(|ino| fs.set_flags(&CX, ino, NOCOW).expect("flags"));
+    [(with, 1), (without, 2), (to, 3)].into_iter().for_each(|(ino, byte)| put(fs, ino, byte));
+    fs.sync().expect("sync");
+    ([with, without], to, id)
+}
+
+/// Each of the sources comes to lie where the target has its space.
+fn all_is_copied(fs: &BtrfsFs, from: [Ino; 2], to: Ino) {
+    let at = || format!("{:?}", fs.stored(to).expect("it is a file"));
+    let before = at();
+    for (from, byte) in from.into_iter().zip(1..) {
+        let (done, end) = copied(fs, from, to, MIB);
+        assert_eq!((done, end.map_err(|error| error.errno())), (MIB, Ok(MIB)));
+        let mut content = vec![0; MIB as usize];
+        assert_eq!(fs.read(to, 0, &mut content).expect("read"), content.len());
+        assert!(content.iter().all(|is| *is == byte), "of source {byte}");
+    }
+    assert_eq!(at(), before);
+    from.into_iter().chain([to]).for_each(|ino| fs.forget(ino, 1));
+}
+
+#[test]
+fn a_full_volume_refuses_no_copy_into_space_that_is_there() {
+    let image = Image::new(128 * MIB, &["-m", "single"]);
+    let fs = image.open();
+    let (from, to, _) = into_own_space(&fs);
+    let (rest, mut at) = (file(&fs, fs.root(), "rest"), 0);
+    for len in [MIB, 4096] {
+        while fs.write(&CX, rest, at, &vec![9; len as usize], Default::default()).is_ok() {
+            at += len;
+        }
+    }
+    all_is_copied(&fs, from, to);
+    fs.forget(rest, 1);
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn a_limit_refuses_no_copy_into_space_that_is_there() {
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    fs.enable_quotas().expect("quotas");
+    let (from, to, id) = into_own_space(&fs);
+    fs.wait_for_rescan().expect("counted");
+    let change = LimitChange { referenced: Some(Some(3 * MIB / 2)), ..LimitChange::default() };
+    fs.limit_qgroup(format!("0/{}", id.0).parse().expect("a group"), &change).expect("limit");
+    all_is_copied(&fs, from, to);
+    close_and_judge(&image, fs);
+}
+
 /// Content that the source's item has is copied, as by the kernel: the source stays as it was, for snapshots share it.
 #[test]
 fn a_copy_of_a_small_file_changes_no_source() {

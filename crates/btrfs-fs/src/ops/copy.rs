@@ -85,27 +85,15 @@ pub(crate) fn copy_range(
     if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
         return Err(Errno::EINVAL.into());
     }
-    let sector = engine.core.sector();
-    let aligned = from_offset.is_multiple_of(sector) && to_offset.is_multiple_of(sector);
-    let whole = if from_offset + len == size {
-        len.next_multiple_of(sector)
-    } else {
-        len / sector * sector
-    };
-    // A tail at the source's end is shared only if it becomes the target's end too.
-    let ends_target = to_offset + len >= target.read()?.item.size;
-    let shared = if whole > len && !ends_target { len / sector * sector } else { whole };
-    let mut done = 0;
-    let small = size <= engine.core.geometry.max_inline() as u64 || stays_inline(engine, &source)?;
-    if aligned && !small && shared > 0 {
-        let wanted = shared.min(len);
+    let range = Range { from: from_offset, to: to_offset, len };
+    let (wanted, mut done) = (to_share(engine, (&source, size), &target, range)?, 0);
+    if wanted > 0 {
         let now = up_to(engine, &source, (from_offset, wanted), SHARED_AT_ONCE)?;
-        let range = Range { from: from_offset, to: to_offset, len: now };
-        match share(engine, &source, &target, range, &mut done) {
+        match share(engine, &source, &target, Range { len: now, ..range }, &mut done) {
             Ok(()) if now < wanted => return Ok(done),
             Ok(()) => {}
             Err(_) if done > 0 => return Ok(done),
-            Err(e) if e.errno() == libc::EINVAL => {}
+            Err(e) if may_be_copied(&e) => {}
             Err(e) => return Err(e),
         }
     }
@@ -114,6 +102,34 @@ pub(crate) fn copy_range(
         Err(_) if done > 0 => Ok(done),
         copied => Ok(done + copied?),
     }
+}
+
+/// How much of the range, from its beginning on, the files may share.
+fn to_share(
+    engine: &Engine,
+    (source, size): (&Ref<Inode>, u64),
+    target: &Ref<Inode>,
+    range: Range,
+) -> Result<u64> {
+    let (sector, len) = (engine.core.sector(), range.len);
+    let aligned = range.from.is_multiple_of(sector) && range.to.is_multiple_of(sector);
+    let small = size <= engine.core.geometry.max_inline() as u64;
+    let sums = source.read()?.item.flags & inode_flags::NODATASUM;
+    let (target_sums, target_size) = {
+        let state = target.read()?;
+        (state.item.flags & inode_flags::NODATASUM, state.item.size)
+    };
+    if !aligned || small || sums != target_sums || stays_inline(engine, source)? {
+        return Ok(0);
+    }
+    // A tail at the source's end is shared only if it becomes the target's end too.
+    let whole = range.from + len == size && range.to + len >= target_size;
+    Ok(if whole { len } else { len / sector * sector })
+}
+
+/// Where files share nothing, or there is no room to share: the target may have space of its own to be written over.
+fn may_be_copied(error: &vfs::FsError) -> bool {
+    [libc::EINVAL, libc::ENOSPC, libc::EDQUOT].contains(&error.errno())
 }
 
 /// How much of a range `most` extent items are, which end with a sector unless the range does.

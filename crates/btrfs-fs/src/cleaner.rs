@@ -90,6 +90,13 @@ impl Cleaner {
         }
     }
 
+    /// Changes are let in again: who went to sleep over that goes on.
+    pub(crate) fn wake_again(&self) {
+        if self.core.roots().trees.sum().dead > 0 || self.left.load(Ordering::Acquire) {
+            self.wake();
+        }
+    }
+
     fn wake(&self) {
         self.signal.lock().due = true;
         self.changed.notify_one();
@@ -149,10 +156,12 @@ impl Cleaner {
         if self.left.load(Ordering::Acquire) { self.drop_relocations() } else { Ok(()) }
     }
 
-    /// False: there may be room soon.
+    /// False: there may be room soon, or commits.
     fn has_dropped_left(&self) -> bool {
         match self.drop_left() {
-            Err(error) if error.errno() == libc::ENOSPC => return false,
+            Err(error) if [libc::ENOSPC, libc::EBUSY].contains(&error.errno()) => return false,
+            // Who lets changes in again wakes it.
+            Err(FsError::ReadOnly(_)) if self.core.health.writable().is_ok() => {}
             Err(error) => tracing::error!(%error, "what a relocation left stays"),
             Ok(()) => {}
         }

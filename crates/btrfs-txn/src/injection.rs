@@ -60,6 +60,9 @@ type Look = std::sync::Arc<dyn Fn() + Send + Sync>;
 pub struct Injection {
     #[cfg(feature = "fault-injection")]
     defect: Option<Defect>,
+    /// As long as this says so; in any case where there is none.
+    #[cfg(feature = "fault-injection")]
+    lasts: Option<std::sync::Arc<std::sync::atomic::AtomicBool>>,
     /// Is called behind each durable commit, before the next one can begin.
     #[cfg(feature = "fault-injection")]
     after_commit: Option<Look>,
@@ -81,6 +84,14 @@ impl Injection {
         Injection { defect, ..Injection::default() }
     }
 
+    /// Goes wrong in this way as long as `lasts` says so.
+    pub fn while_so(
+        defect: Defect,
+        lasts: &std::sync::Arc<std::sync::atomic::AtomicBool>,
+    ) -> Injection {
+        Injection { defect: Some(defect), lasts: Some(lasts.clone()), ..Injection::default() }
+    }
+
     /// Calls `look` behind each durable commit, before the next one can begin.
     pub fn after_commit(look: impl Fn() + Send + Sync + 'static) -> Injection {
         Injection { after_commit: Some(std::sync::Arc::new(look)), ..Injection::default() }
@@ -98,12 +109,20 @@ impl Injection {
 
     /// Calls `look` wherever there is a [`Place`].
     pub fn at_places(look: impl Fn(Place) + Send + Sync + 'static) -> Injection {
-        Injection { at_places: Some(std::sync::Arc::new(look)), ..Injection::default() }
+        Injection::default().looking(look)
+    }
+
+    /// The same, and calls `look` wherever there is a [`Place`].
+    pub fn looking(self, look: impl Fn(Place) + Send + Sync + 'static) -> Injection {
+        Injection { at_places: Some(std::sync::Arc::new(look)), ..self }
     }
 
     /// Whether this is to go wrong.
     pub fn has(&self, defect: Defect) -> bool {
-        self.defect == Some(defect)
+        let lasts = |lasts: &std::sync::Arc<std::sync::atomic::AtomicBool>| {
+            lasts.load(std::sync::atomic::Ordering::SeqCst)
+        };
+        self.defect == Some(defect) && self.lasts.as_ref().is_none_or(lasts)
     }
 
     /// A commit is durable.

@@ -39,7 +39,7 @@ pub(crate) fn writable_again(engine: &Engine) {
     if engine.core.health.refuse_changes(false) {
         engine.orphans.retry(true);
         // And those who went to sleep over it.
-        engine.cleaner.wake_for_dead();
+        engine.cleaner.wake_again();
         if engine.reservations.limits.rescans() {
             engine.core.requests.wake_for_chunks();
         }

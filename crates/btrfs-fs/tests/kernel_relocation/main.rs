@@ -8,6 +8,7 @@
 mod common;
 mod crashes;
 mod images;
+mod room;
 
 use blockdev::BlockDevice;
 use btrfs_disk::items::{ExtentItemFields, FileExtent, extent_flags};

@@ -200,13 +200,15 @@ fn a_file_that_others_verify_in_a_snapshot_at_once_gets_its_tree() {
     let (begun, begins) = channel();
     let (ends, ended) = channel::<()>();
     let (begins, ended) = (Mutex::new(begins), Arc::new(Mutex::new(ended)));
-    let begun = Arc::new(Mutex::new(begun));
+    // The thread alone has it: who waits hears of its end.
+    let begun = Mutex::new(Some(begun));
     let verifying = Arc::new(Mutex::new(None));
     let handle = verifying.clone();
     let source = |fs: &BtrfsFs, dir| _ = file(fs, dir, "file", &[7; LEN]);
     let (image, fs) = entered(source, move |fs, dir| {
         let ino = find(fs, dir, "file").expect("there");
-        let (fs, begun, ended) = (fs.clone(), begun.clone(), ended.clone());
+        let begun = begun.lock().expect("no panic").take().expect("it is called once");
+        let (fs, ended) = (fs.clone(), ended.clone());
         let wish = VerityWish::of(2, 1024, b"at once", &[]).expect("a wish");
         let verify = move || {
             let mut asked = 0;
@@ -214,7 +216,7 @@ fn a_file_that_others_verify_in_a_snapshot_at_once_gets_its_tree() {
                 asked += 1;
                 if asked == 2 {
                     // A part of the tree is there; the rest comes when the snapshot is done.
-                    begun.lock().expect("no panic").send(()).expect("it waits");
+                    begun.send(()).expect("it waits");
                     ended.lock().expect("no panic").recv().expect("it ends");
                 }
                 Ok(())

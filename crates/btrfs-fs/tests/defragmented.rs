@@ -182,3 +182,20 @@ fn space_that_a_file_gets_meanwhile_keeps_its_content_out_of_the_item() {
     space_takes_content(&fs, ino);
     close_and_judge(&image, Arc::into_inner(fs).expect("nobody else has it"));
 }
+
+/// Nobody gains by a copy of the same.
+#[test]
+fn a_lone_short_extent_that_is_plain_stays_where_it_is() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(128 << 20, &["-m", "single"]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let ino = new_file(&fs, "short", &[b'a'; 4096]);
+    let at = || {
+        fs.sync().expect("sync");
+        format!("{:?}", fs.stored(ino).expect("it is a file"))
+    };
+    let before = at();
+    assert_eq!(asked(&fs, ino, (0, 0), NOCOMPRESS), 0);
+    assert_eq!(at(), before);
+    close_and_judge(&image, fs);
+}

@@ -115,34 +115,33 @@ fn runs(
     wish: &Defragment,
     goes_on: GoesOn<'_>,
 ) -> Result<Vec<Range<u64>>> {
-    // A run, and how many extents it has.
-    let mut runs: Vec<(Range<u64>, usize)> = Vec::new();
+    // A run, and whether it is worth it: for its one extent, or because there are several.
+    let mut runs: Vec<(Range<u64>, bool)> = Vec::new();
     let mut at = window.start;
     while at < window.end {
         goes_on()?;
         let (wanted, end) = wanted(engine, inode, at..window.end, wish)?;
-        for range in wanted {
+        for (range, alone) in wanted {
             match runs.last_mut() {
-                Some((run, count)) if run.end == range.start => {
-                    (run.end, *count) = (range.end, *count + 1);
+                Some((run, worth)) if run.end == range.start => {
+                    (run.end, *worth) = (range.end, true);
                 }
-                _ => runs.push((range, 1)),
+                _ => runs.push((range, alone)),
             }
         }
         at = end;
     }
-    let worth = |count: usize| count > 1 || wish.compress.is_some();
-    Ok(runs.into_iter().filter(|(_, count)| worth(*count)).map(|(run, _)| run).collect())
+    Ok(runs.into_iter().filter(|(_, worth)| *worth).map(|(run, _)| run).collect())
 }
 
-/// Of the window's first extents, those that are written anew, and where the look ended. Nobody
-/// changes the file meanwhile, nor moves what it has: an extent would be looked for that is gone.
+/// Of the window's first extents, those that are written anew, each with whether it is alone, too, and where the look
+/// ended. Nobody changes the file meanwhile, nor moves what it has: an extent would be looked for that is gone.
 fn wanted(
     engine: &Engine,
     inode: &Inode,
     window: Range<u64>,
     wish: &Defragment,
-) -> Result<(Vec<Range<u64>>, u64)> {
+) -> Result<(Vec<(Range<u64>, bool)>, u64)> {
     let _still = engine.core.addresses.hold_still();
     let state = inode.read()?;
     let compresses = engine.writeback.compresses(&state) || wish.compress.is_some();
@@ -152,12 +151,19 @@ fn wanted(
     let mut wanted = Vec::new();
     for extent in &mapped {
         if is_wanted(engine, inode, extent, wish, compresses)? {
-            wanted.push(extent.start.max(window.start)..extent.end.min(window.end));
+            let range = extent.start.max(window.start)..extent.end.min(window.end);
+            wanted.push((range, is_stored_otherwise(extent, wish.compress)));
         }
     }
     let all = mapped.len() < LOOKED_AT;
     let end = mapped.last().filter(|_| !all).map_or(window.end, |last| last.end);
     Ok((wanted, end.min(window.end)))
+}
+
+/// Whether it has another form than it is to have.
+fn is_stored_otherwise(extent: &Mapped, method: Option<Method>) -> bool {
+    let MappedKind::Extent { compression, .. } = &extent.kind else { return false };
+    method.is_some_and(|method| *compression != method.kind)
 }
 
 /// Whether the extent is one of those that are written anew.

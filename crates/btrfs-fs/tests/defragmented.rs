@@ -3,9 +3,8 @@
 mod common;
 
 use btrfs_fs::control::wire;
-use btrfs_fs::{BtrfsFs, Compress, Injection, Method, Options, Place};
+use btrfs_fs::{BtrfsFs, Compress, Method, Options};
 use common::{CX, Image, close_and_judge, errno, new_file, stat};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vfs::{Asker, Control, FallocateMode, FileSystem, Ino, Who, WriteFlags};
 
 /// The superuser, through a mount.
@@ -153,34 +152,6 @@ fn the_short_content_of_a_file_with_space_of_its_own_stays_out_of_the_item() {
     assert_eq!(asked(&fs, ino, (0, 0), COMPRESS), 0);
     space_takes_content(&fs, ino);
     close_and_judge(&image, fs);
-}
-
-/// The space is set aside when the content is compressed, and not stored yet.
-#[test]
-fn space_that_a_file_gets_meanwhile_keeps_its_content_out_of_the_item() {
-    testkit::require!(kernel_btrfs);
-    let image = Image::new(128 << 20, &["-m", "single"]);
-    let here = Arc::new(OnceLock::<Weak<BtrfsFs>>::new());
-    let (there, which) = (here.clone(), Arc::new(Mutex::new(None)));
-    let armed = which.clone();
-    let injection = Injection::at_places(move |place| {
-        let due = || armed.lock().expect("no panic").take();
-        if let Some(ino) = (place == Place::Packs).then(due).flatten() {
-            let fs = there.get().and_then(Weak::upgrade).expect("it is open");
-            fs.fallocate(&CX, ino, FallocateMode::KeepSize, 4096, 1 << 20).expect("room");
-        }
-    });
-    let method = Method::parse("zstd").expect("a method");
-    let compress = Some(Compress { method, force: true });
-    let options = Options { background: false, compress, injection, ..Options::default() };
-    let fs = Arc::new(image.open_with(options));
-    here.set(Arc::downgrade(&fs)).expect("once");
-    let ino = new_file(&*fs, "file", &[b'a'; 100]);
-    *which.lock().expect("no panic") = Some(ino);
-    fs.fsync(ino, false).expect("fsync");
-    assert!(which.lock().expect("no panic").is_none(), "nothing was compressed");
-    space_takes_content(&fs, ino);
-    close_and_judge(&image, Arc::into_inner(fs).expect("nobody else has it"));
 }
 
 /// Nobody gains by a copy of the same.

@@ -9,9 +9,11 @@
 //!
 //! It does not know what the items mean for the subvolume; that is `replay`.
 
-use btrfs_disk::items::{FileExtent, RootItem};
+use btrfs_disk::items::{FileExtent, InodeItem, RootItem};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, Error, Generation, Key, Logical, Node, Result, Superblock, TreeId};
+use btrfs_disk::{
+    Corrupt, Error, FixedSize, Generation, Key, Logical, Node, Result, Superblock, TreeId,
+};
 use btrfs_tree::{NodePosition, NodeReader, NodeStore, Step, TreeRoot, Visitor, walk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +53,7 @@ impl Forest {
         let mut roots = Roots { generation, trees: Vec::new() };
         visit(store, &top, &mut nodes, &mut |node| roots.leaf(node))?;
         for tree in &roots.trees {
-            let mut judge = Judge::new(store);
+            let mut judge = Judge::new(store, generation);
             visit(store, &tree.root, &mut nodes, &mut |node| judge.leaf(node))?;
         }
         let Apart { nodes, node_size } = nodes;
@@ -160,6 +162,8 @@ impl Roots {
 
 /// The leaves of one log tree, in order.
 struct Judge {
+    /// Of the commit that a replay makes.
+    generation: Generation,
     sector: u64,
     sum_size: usize,
     /// Inode and end of the last file extent.
@@ -168,21 +172,33 @@ struct Judge {
 }
 
 impl Judge {
-    fn new(store: &NodeStore) -> Judge {
+    fn new(store: &NodeStore, generation: Generation) -> Judge {
         let geometry = store.geometry();
         let (sector, sum_size) = (u64::from(geometry.sector_size), geometry.csum.size());
-        Judge { sector, sum_size, extent: None, sums_end: 0 }
+        Judge { generation, sector, sum_size, extent: None, sums_end: 0 }
     }
 
     fn leaf(&mut self, node: &Node) -> Result<(), Corrupt> {
         for (key, data) in node.items() {
             match key.kind {
+                kind::INODE_ITEM => self.inode(data),
                 kind::EXTENT_DATA => self.extent(&key, data),
                 kind::EXTENT_CSUM => self.sums(&key, data),
                 kind::DIR_LOG_INDEX => range(&key, data).map(drop),
                 _ => Ok(()),
             }
             .map_err(|c| c.key(key))?;
+        }
+        Ok(())
+    }
+
+    /// What comes into the trees by a replay is of its commit at most: anything later `btrfs check` and the kernel refuse.
+    fn inode(&self, data: &[u8]) -> Result<(), Corrupt> {
+        let inode = InodeItem::read(data)?;
+        let newest = inode.generation.max(inode.transid);
+        if newest > self.generation.0 {
+            let of = self.generation;
+            return Err(Corrupt::new(format!("inode of generation {newest} in a log of {of}")));
         }
         Ok(())
     }

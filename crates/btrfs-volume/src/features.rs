@@ -79,6 +79,15 @@ pub(crate) fn is_old_dump(sb: &Superblock) -> bool {
     sb.fields.flags & FLAG_OLD_DUMP != 0
 }
 
+/// Why the chunks are not known; `cut`: what is missing at the end of the device, by the superblock.
+pub(crate) fn unreadable_chunks(sb: &Superblock, cut: Option<&str>, error: Error) -> Error {
+    match cut {
+        _ if is_old_dump(sb) => made_up_chunks(error),
+        Some(cut) => Error::corrupt(format!("{cut}; {error}")),
+        None => several_devices(sb, error),
+    }
+}
+
 /// Of such a one the chunks are made up: `btrfs` 6.2 and the kernel refuse it as well.
 pub(crate) fn made_up_chunks(error: Error) -> Error {
     Error::Unsupported(format!(

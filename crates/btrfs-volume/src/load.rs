@@ -95,22 +95,28 @@ impl Walk<'_> {
     }
 }
 
-/// Takes one item of the chunk tree.
-pub(crate) fn item(map: &mut ChunkMap, sb: &Superblock, key: Key, data: &[u8]) -> Result<()> {
+/// Takes one item of the chunk tree; answers how long the device is, if that says so.
+pub(crate) fn item(
+    map: &mut ChunkMap,
+    sb: &Superblock,
+    key: Key,
+    data: &[u8],
+) -> Result<Option<u64>> {
     match (key.objectid, key.kind) {
         (FIRST_CHUNK_TREE_OBJECTID, kind::CHUNK_ITEM) => {
             let chunk = Chunk::parse(data).map_err(|c| c.key(key))?;
             if chunk.size() != data.len() {
                 return Err(Corrupt::new("chunk item of a wrong size").key(key).into());
             }
-            map.insert(Logical(key.offset), &chunk)
+            map.insert(Logical(key.offset), &chunk)?;
+            Ok(None)
         }
-        (DEV_ITEMS_OBJECTID, kind::DEV_ITEM) => device(sb, key, data),
-        _ => Ok(()),
+        (DEV_ITEMS_OBJECTID, kind::DEV_ITEM) => device(sb, key, data).map(Some),
+        _ => Ok(None),
     }
 }
 
-fn device(sb: &Superblock, key: Key, data: &[u8]) -> Result<()> {
+fn device(sb: &Superblock, key: Key, data: &[u8]) -> Result<u64> {
     let item = DevItem::read(data).map_err(|c| c.key(key))?;
     let own = &sb.fields.dev_item;
     if key.offset != own.devid {
@@ -122,5 +128,5 @@ fn device(sb: &Superblock, key: Key, data: &[u8]) -> Result<()> {
     if item.uuid != own.uuid || item.devid != own.devid {
         return Err(Corrupt::new("device item of another device").key(key).into());
     }
-    Ok(())
+    Ok(item.total_bytes)
 }

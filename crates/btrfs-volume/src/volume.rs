@@ -120,11 +120,7 @@ impl Volume {
     ) -> Result<Volume> {
         let sb = chosen.superblock;
         let cut = features::truncated(&sb, dev.len());
-        let why = |error| match &cut {
-            _ if features::is_old_dump(&sb) => features::made_up_chunks(error),
-            Some(cut) => Error::corrupt(format!("{cut}; {error}")),
-            None => features::several_devices(&sb, error),
-        };
+        let why = |error| features::unreadable_chunks(&sb, cut.as_deref(), error);
         features::refuse(&sb, options.mends_sizes)?;
         let own = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
         let mut map = ChunkMap::new(device_of(&sb, &*dev, &options));
@@ -150,9 +146,19 @@ impl Volume {
             doubted: OnceLock::new(),
             dev,
         };
-        volume.load_chunks(chunk_root).map_err(why)?;
+        let item = volume.load_chunks(chunk_root).map_err(why)?;
+        volume.judge_cut(item, cut.as_ref(), &options);
         volume.count_devices();
         Ok(volume)
+    }
+
+    /// Where the device has what its `item` in the chunk tree says nothing of it is `cut` off: the superblock's copy
+    /// of that alone is too large.
+    fn judge_cut(&mut self, item: Option<u64>, cut: Option<&String>, options: &OpenOptions) {
+        let fits = item.is_some_and(|bytes| bytes <= self.dev.len());
+        if fits && cut.is_some() && self.read_only_reason.as_ref() == cut {
+            (self.read_only, self.read_only_reason) = (options.read_only, None);
+        }
     }
 
     fn begin_chunks_at(&mut self, at: Logical) -> Result<()> {
@@ -189,20 +195,25 @@ impl Volume {
         }
     }
 
-    /// The chunk tree begins `at` another place than the superblock says.
-    fn load_chunks(&mut self, at: Option<Logical>) -> Result<()> {
+    /// The chunk tree begins `at` another place than the superblock says. Answers what its item says how long the device is.
+    fn load_chunks(&mut self, at: Option<Logical>) -> Result<Option<u64>> {
         if let Some(at) = at {
             self.begin_chunks_at(at)?;
         }
         let sb = self.superblock();
         let root = self.read_node(&load::chunk_root(&sb))?;
         self.geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;
+        let mut bytes = None;
         let mut walk = load::Walk {
             read: &|expect| self.read_node(expect),
-            visit: &mut |key, data| load::item(&mut self.chunks.write(), &sb, key, data),
+            visit: &mut |key, data| {
+                bytes = load::item(&mut self.chunks.write(), &sb, key, data)?.or(bytes);
+                Ok(())
+            },
             last: None,
         };
-        walk.node(&root)
+        walk.node(&root)?;
+        Ok(bytes)
     }
 
     /// The sizes that rule it.

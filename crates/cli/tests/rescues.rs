@@ -223,7 +223,7 @@ struct Sizes {
     alike: bool,
 }
 
-const SIZES: [Sizes; 5] = [
+const SIZES: [Sizes; 7] = [
     Sizes {
         what: "the item alone",
         total: 0,
@@ -241,6 +241,21 @@ const SIZES: [Sizes; 5] = [
     Sizes { what: "an odd item", total: 0, own: 100, mounts: [true, true], alike: false },
     Sizes { what: "an odd superblock", total: 100, own: 100, mounts: [true, true], alike: true },
     Sizes { what: "one less", total: 0, own: -100, mounts: [true, true], alike: false },
+    // More than the device has, as if that had been cut.
+    Sizes {
+        what: "a long item alone",
+        total: 0,
+        own: 64 << 20,
+        mounts: [true, false],
+        alike: false,
+    },
+    Sizes {
+        what: "a long superblock",
+        total: 64 << 20,
+        own: 64 << 20,
+        mounts: [true, false],
+        alike: true,
+    },
 ];
 
 /// The kernel goes by the chunk tree, and so does who mends.

@@ -1,5 +1,7 @@
 //! Requests made by hand, and what the kernel is to be told meanwhile: there is none, so nothing is sent.
 
+mod full;
+
 use super::*;
 use crate::abi::record::*;
 use crate::abi::{Wire, fattr};
@@ -21,12 +23,17 @@ struct Served {
 
 impl Served {
     fn new(config: &Config) -> Served {
+        let fs = Arc::new(RefFs::new());
+        Served::of(fs.clone(), fs, config)
+    }
+
+    /// `served` is `fs`, perhaps with something in front.
+    fn of(fs: Arc<RefFs>, served: Arc<dyn FileSystem>, config: &Config) -> Served {
         let nowhere = std::fs::File::options().read(true).write(true).open("/dev/null");
         let device = Device::from_fd(nowhere.expect("/dev/null").into());
-        let fs = Arc::new(RefFs::new());
         let notifier = Notifier::new(device, fs.root());
         let polling = Arc::new(Polling::new(Duration::ZERO, 0));
-        let dispatcher = Dispatcher::new(fs.clone(), notifier.clone(), config, &polling);
+        let dispatcher = Dispatcher::new(served, notifier.clone(), config, &polling);
         Served { fs, dispatcher, notifier }
     }
 

@@ -11,7 +11,7 @@ use crate::abi::SETXATTR_ACL_KILL_SGID;
 use crate::abi::record::*;
 use std::borrow::Cow;
 use std::fmt::Write;
-use vfs::{Errno, NAME_MAX, SetAttr, Stat, XattrMode};
+use vfs::{Context, Errno, Ino, NAME_MAX, SetAttr, Stat, XattrMode};
 
 const VIRTUAL_PREFIX: &[u8] = b"spinney.";
 const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
@@ -73,14 +73,19 @@ impl Dispatcher {
         if !self.owners.are_as_stored() {
             self.owners.store_acl(name, value.to_mut());
         }
-        self.fs.setxattr(&cx, ino, name, &value, mode)?;
         if arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 {
-            let perm = self.fs.getattr(ino)?.perm;
-            if perm & 0o2000 != 0 {
-                // The kernel refetches all attributes after an ACL was set.
-                let set = SetAttr { perm: Some(perm & !0o2000), ..Default::default() };
-                self.fs.setattr(&cx, ino, &set)?;
-            }
+            // First: where the one fails that comes behind, nobody has a bit beside an ACL that takes it away.
+            self.take_set_gid(&cx, ino)?;
+        }
+        Ok(self.fs.setxattr(&cx, ino, name, &value, mode)?)
+    }
+
+    fn take_set_gid(&self, cx: &Context, ino: Ino) -> vfs::Result<()> {
+        let perm = self.fs.getattr(ino)?.perm;
+        if perm & 0o2000 != 0 {
+            // The kernel refetches all attributes after an ACL was set.
+            let set = SetAttr { perm: Some(perm & !0o2000), ..Default::default() };
+            self.fs.setattr(cx, ino, &set)?;
         }
         Ok(())
     }

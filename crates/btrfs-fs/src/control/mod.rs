@@ -51,10 +51,7 @@ impl Control for BtrfsFs {
             },
             wire::SYNC => sync(self),
             wire::DEFAULT_SUBVOL => set_default(self, asker, some(wire::number(input, 0))?),
-            wire::GET_DEFAULT => {
-                let id = self.default_subvolume()?;
-                Ok(Controlled::answer(id.0.to_le_bytes().to_vec()))
-            }
+            wire::GET_DEFAULT => default(self),
             wire::SUBVOL_GETFLAGS => flags(self, ino),
             wire::SUBVOL_SETFLAGS => set_flags(self, asker, ino, some(wire::number(input, 0))?),
             wire::SET_RECEIVED_SUBVOL => set_received(self, asker, ino, input),
@@ -69,6 +66,11 @@ impl Control for BtrfsFs {
             _ => others(self, asker, ino, command, input),
         }
     }
+}
+
+fn default(fs: &BtrfsFs) -> Result<Controlled> {
+    let id = fs.default_subvolume()?;
+    Ok(Controlled::answer(id.0.to_le_bytes().to_vec()))
 }
 
 fn others(

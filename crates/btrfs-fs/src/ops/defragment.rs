@@ -134,6 +134,9 @@ fn runs(
     Ok(runs.into_iter().filter(|(_, worth)| *worth).map(|(run, _)| run).collect())
 }
 
+/// A part of the file to be written anew, and whether it is alone, too.
+type Wanted = (Range<u64>, bool);
+
 /// Of the window's first extents, those that are written anew, each with whether it is alone, too, and where the look
 /// ended. Nobody changes the file meanwhile, nor moves what it has: an extent would be looked for that is gone.
 fn wanted(
@@ -141,7 +144,7 @@ fn wanted(
     inode: &Inode,
     window: Range<u64>,
     wish: &Defragment,
-) -> Result<(Vec<(Range<u64>, bool)>, u64)> {
+) -> Result<(Vec<Wanted>, u64)> {
     let _still = engine.core.addresses.hold_still();
     let state = inode.read()?;
     let compresses = engine.writeback.compresses(&state) || wish.compress.is_some();

@@ -62,8 +62,8 @@ fn run(mut args: Args) -> Result<Exit> {
 }
 
 fn unmount(point: &Path, lazy: bool) -> Result<()> {
-    wake_before_looking(point);
-    let real = mounts::real_path(point).map_err(|e| Error::io(point, &e))?;
+    let real = keeping_awake(server_at(point), || mounts::real_path(point));
+    let real = real.map_err(|e| Error::io(point, &e))?;
     let entry = mounts::on(&real)
         .map_err(|e| Error::io(&real, &e))?
         .ok_or_else(|| Error::about(point.display(), "nothing is mounted here"))?;
@@ -180,19 +180,14 @@ fn detach_patiently(server: Option<i32>, point: &Path, lazy: bool) -> io::Result
 /// Unmounts, and wakes the server meanwhile if somebody stopped it.
 fn detach_from(server: Option<i32>, point: &Path, lazy: bool) -> io::Result<()> {
     let how = if lazy { Umount::Lazily } else { Umount::Now };
-    let place = point.to_owned();
-    keeping_awake(server, move || mounts::unmount(&place, how))
+    keeping_awake(server, || mounts::unmount(point, how))
 }
 
 /// To look at the mount point is to ask the server already. Without that a path with symbolic
 /// links in it is not found in the table; then one waits until somebody else wakes it.
-fn wake_before_looking(point: &Path) {
-    let entry = std::path::absolute(point).and_then(|path| mounts::on(&path));
-    if let Ok(Some(entry)) = entry
-        && entry.is_fuse()
-    {
-        wake_if_stopped(Waiter::of(&entry).and_then(|waiter| waiter.server()));
-    }
+fn server_at(point: &Path) -> Option<i32> {
+    let entry = mounts::on(&std::path::absolute(point).ok()?).ok()?;
+    Waiter::of(&entry.filter(MountEntry::is_fuse)?)?.server()
 }
 
 /// The same volume is mounted at another place as well (a bind mount): it stays open.

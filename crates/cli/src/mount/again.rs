@@ -7,7 +7,7 @@
 //! writing where the first does not) is refused.
 
 use super::begin;
-use super::control::{Waiter, wake_if_stopped};
+use super::control::{Waiter, keeping_awake};
 use super::flags::Flags;
 use super::request::Request;
 use super::within::{self, Within};
@@ -55,7 +55,17 @@ pub fn share(request: &Request) -> Result<Option<String>> {
     let entries = mounts_of(request)?;
     let served = entries.iter().find_map(|entry| Some((entry, Waiter::of(entry)?)));
     let Some((known, waiter)) = served else { return Ok(None) };
-    wake_if_stopped(waiter.server());
+    // Each look at what is mounted is a request to the server.
+    keeping_awake(waiter.server(), || share_of(request, &entries, known, &waiter)).map(Some)
+}
+
+/// With the mount that is `known`, one of `entries`, whose server `waiter` asks.
+fn share_of(
+    request: &Request,
+    entries: &[MountEntry],
+    known: &MountEntry,
+    waiter: &Waiter,
+) -> Result<String> {
     let same: Vec<_> = entries.iter().filter(|entry| entry.device == known.device).collect();
     let reached = top_of(&same);
     let first = reached.as_ref().map_or(known, |(entry, _)| *entry);
@@ -85,7 +95,7 @@ pub fn share(request: &Request) -> Result<Option<String>> {
     };
     let bound = bind(request, first, dir).and_then(|()| narrow(request, way));
     bound.map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
-    Ok(Some(shared(request, first, path)))
+    Ok(shared(request, first, path))
 }
 
 fn shared(request: &Request, first: &MountEntry, subvolume: Option<&[u8]>) -> String {

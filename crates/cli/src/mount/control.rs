@@ -293,17 +293,16 @@ pub fn wake_if_stopped(server: Option<i32>) {
 }
 
 /// Does what the server has its part in, and wakes it meanwhile if somebody stopped it.
-pub fn keeping_awake(
-    server: Option<i32>,
-    work: impl FnOnce() -> io::Result<()> + Send + 'static,
-) -> io::Result<()> {
+pub fn keeping_awake<T: Send>(server: Option<i32>, work: impl FnOnce() -> T + Send) -> T {
     wake_if_stopped(server);
-    let working = thread::spawn(work);
-    while !working.is_finished() {
-        thread::sleep(Duration::from_millis(1));
-        wake_if_stopped(server);
-    }
-    working.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    thread::scope(|scope| {
+        let working = scope.spawn(work);
+        while !working.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+            wake_if_stopped(server);
+        }
+        working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 #[cfg(test)]

@@ -239,8 +239,7 @@ fn tell_kernel(
         ask(PREPARE)
             .map_err(|why| about(format!("cannot be remounted read-write: {why}")).remedy(ANEW))?;
     }
-    let (place, calls) = (point.to_owned(), calls.to_vec());
-    let told = move || calls.iter().try_for_each(|flags| sys::remount(&place, *flags));
+    let told = || calls.iter().try_for_each(|flags| sys::remount(point, *flags));
     if let Err(error) = keeping_awake(server, told) {
         // It may have been prepared for what did not come.
         let _ = ask(FOLLOW);

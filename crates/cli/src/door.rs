@@ -146,6 +146,16 @@ impl Door {
         })
     }
 
+    /// The same of subvolume `id`, which that name led to: nobody can give a number to another one meanwhile. `None`:
+    /// the caller may delete by names alone.
+    pub fn delete_numbered(&self, name: &[u8], id: SubvolId) -> Result<Option<bool>> {
+        let asked = self.ask(wire::SNAP_DESTROY_V2, VolArgs2::numbered(id));
+        match childless(asked.map(drop)) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) && !self.hears_of_all()? => Ok(None),
+            gone => gone.map(Some).map_err(|e| self.told(&self.of(name), &e)),
+        }
+    }
+
     /// The same.
     pub fn delete_by_id(&self, id: SubvolId) -> Result<bool> {
         let asked = self.ask(wire::SNAP_DESTROY_V2, VolArgs2::numbered(id));
@@ -155,7 +165,14 @@ impl Door {
     /// Whether `name` here is the root directory of that subvolume, and nothing is mounted on it.
     pub fn leads_to(&self, name: &[u8], id: SubvolId) -> Result<bool> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        match sys::open_beneath(&self.file, name, flags, 0) {
+        let opened = match sys::open_beneath(&self.file, name, flags, 0) {
+            // Linux before 5.6 does not have the call, and profiles of containers refuse it.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                sys::DirFd(&self.file).open_dir(name)
+            }
+            opened => opened,
+        };
+        match opened {
             Ok(file) => {
                 let (info, is_root) = Door::on(file, &self.path).around()?;
                 Ok(is_root && info.id == id)
@@ -266,6 +283,14 @@ impl Door {
                 return Ok(Some(path));
             }
             path.extend_from_slice(&answer[8..8 + more]);
+        }
+    }
+
+    /// Whether the caller may hear of others' subvolumes, which is for those alone who may delete any.
+    fn hears_of_all(&self) -> Result<bool> {
+        match self.ask(wire::LIST, u64::MAX.to_le_bytes().to_vec()) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(false),
+            answer => answer.map(|_| true).map_err(|e| self.told_of_itself(&e)),
         }
     }
 

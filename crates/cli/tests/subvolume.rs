@@ -293,6 +293,77 @@ fn what_lay_in_what_is_deleted_is_committed_as_well() {
     assert_clean(&image.path);
 }
 
+/// As in a root directory of somebody's own, where nothing tells what is mounted.
+#[test]
+fn what_is_deleted_is_found_without_proc() {
+    require!(fuse);
+    if !sh("unshare -m true").status.success() {
+        testkit::skip!("no mount namespaces here");
+    }
+    let image = Image::new("subvol-no-proc");
+    for name in ["/a", "/a/b", "/c"] {
+        fine(&["subvolume", "create", &image.at(name)]);
+    }
+    let mount = Mount::new(&image, "rw");
+    let (c, a, program) = (path(&mount, "c"), path(&mount, "a"), common::PROGRAM);
+    let delete = |words: &str| {
+        let script = format!("mount -t tmpfs none /proc && {program} subvolume delete {words}");
+        sh(&format!("unshare -m sh -c '{script}'"))
+    };
+    for words in [c, format!("-R {a}")] {
+        let output = delete(&words);
+        assert!(output.status.success(), "{words}: {}", text(&output.stderr));
+    }
+    assert_eq!(fine(&["subvolume", "list", &mount.word()]), "");
+    mount.umount();
+    assert_clean(&image.path);
+}
+
+/// Exchanges two names until one of them is gone.
+const EXCHANGER: &str = "import ctypes, sys
+exchange = ctypes.CDLL(None).renameat2
+a, b = sys.argv[1].encode(), sys.argv[2].encode()
+while exchange(-100, a, -100, b, 2) == 0: pass";
+
+/// Root's deletion by a name that an ordinary user can change took the subvolume that had it at the last moment.
+#[test]
+fn names_that_are_exchanged_lead_to_no_other_subvolume() {
+    require!(fuse);
+    // Each question to the server comes late, so that the names are exchanged in front of it.
+    let late = ["-qq", "-o", "/dev/null", "-e", "inject=ioctl:delay_enter=3000", common::PROGRAM];
+    let told = Command::new("strace").args(late).arg("--version").output();
+    require!(told.is_ok_and(|output| output.status.success()), "no strace");
+    require!(Command::new("python3").arg("--version").output().is_ok(), "no python3");
+    let image = Image::new("subvol-exchanged");
+    let mount = Mount::new(&image, "rw");
+    let (a, b) = (path(&mount, "a"), path(&mount, "b"));
+    for _ in 0..20 {
+        fine(&["subvolume", "create", &a]);
+        fine(&["subvolume", "create", &b]);
+        let mut exchanging =
+            Command::new("python3").args(["-c", EXCHANGER, &a, &b]).spawn().unwrap();
+        let told = loop {
+            let mut command = Command::new("strace");
+            let output = command.args(late).args(["subvolume", "delete", &a]).output().unwrap();
+            match output.status.success() {
+                true => break text(&output.stdout),
+                // It had the name of another before anything was done.
+                false => assert!(text(&output.stderr).contains("by now"), "{output:?}"),
+            }
+        };
+        assert!(exchanging.wait().unwrap().success());
+        let number = told.split(' ').nth(2).unwrap();
+        let left = json(&fine(&["subvolume", "list", "--json", &mount.word()]));
+        let left: Vec<_> =
+            left.as_array().unwrap().iter().map(|one| one["id"].to_string()).collect();
+        assert!(left.len() == 1 && left[0] != number, "{left:?} after: {told}");
+        let rest = if Path::new(&a).exists() { &a } else { &b };
+        fine(&["subvolume", "delete", rest]);
+    }
+    mount.umount();
+    assert_clean(&image.path);
+}
+
 #[test]
 fn mistakes_are_told() {
     let image = Image::new("subvol-mistakes");

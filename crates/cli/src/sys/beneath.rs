@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -115,6 +116,20 @@ fn done(result: libc::c_int) -> io::Result<()> {
 /// Each takes one name in the directory, `.` for the directory itself; a symbolic link of that name
 /// is not followed.
 impl DirFd<'_> {
+    /// Opens a directory, without openat2(2). EXDEV: another file system is mounted on it.
+    pub fn open_dir(&self, name: &[u8]) -> io::Result<File> {
+        let name = name_of(name)?;
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        let fd = unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags) };
+        // SAFETY: the call gave it to us alone.
+        let file = unsafe { opened(fd.into()) }?;
+        match file.metadata()?.dev() == self.0.metadata()?.dev() {
+            true => Ok(file),
+            false => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+        }
+    }
+
     /// See mkdirat(2).
     pub fn mkdir(&self, name: &[u8], mode: u32) -> io::Result<()> {
         let name = name_of(name)?;

@@ -1,8 +1,9 @@
 //! The subvolume that a deletion is about: found before anything of it is deleted, and deleted by what it was
 //! found by.
 //!
-//! Invariants: a path is resolved once, and what is deleted is what it led to, or nothing. What lies in a subvolume is
-//! not touched before the engine has said that the subvolume itself may go.
+//! Invariants: a path is resolved once, and what is deleted is what it led to, or nothing; by its number where the caller
+//! may, as others can exchange names. What lies in a subvolume is not touched before the engine has said that the
+//! subvolume itself may go.
 //!
 //! What it does not know: who may delete what. The engine does.
 
@@ -63,8 +64,19 @@ impl<'a> Doomed<'a> {
         match &self.by {
             By::Image(volume) => in_image(volume, self.id),
             By::Number(door) => door.delete_by_id(self.id),
-            By::Name(door, name) if door.leads_to(name, self.id)? => door.delete(name),
-            By::Name(..) => Err(Error::about(self.place.show(), "is another subvolume by now")),
+            By::Name(door, name) => match door.delete_numbered(name, self.id)? {
+                Some(gone) => Ok(gone),
+                None => self.by_name(door, name),
+            },
+        }
+    }
+
+    /// Who may exchange the names meanwhile has the server delete another subvolume: one that the caller may delete
+    /// by his own rights.
+    fn by_name(&self, door: &Door, name: &[u8]) -> Result<bool> {
+        match door.leads_to(name, self.id)? {
+            true => door.delete(name),
+            false => Err(Error::about(self.place.show(), "is another subvolume by now")),
         }
     }
 
@@ -129,7 +141,8 @@ impl<'a> Doomed<'a> {
 fn named<'a>(path: &Path, id: SubvolId) -> Result<By<'a>> {
     let failed = |e| Error::io(path, &e);
     let real = path.canonicalize().map_err(failed)?;
-    let entry = mounts::around(&real).map_err(failed)?;
+    // Where there is no /proc nobody can tell; what is mounted there is not deleted all the same.
+    let entry = mounts::around(&real).ok().flatten();
     if entry.is_some_and(|entry| entry.point == real) {
         return Err(Error::about(path.display(), "is mounted there, and cannot be deleted"));
     }
@@ -154,7 +167,7 @@ fn begin(open: &Open<'_>, place: &VolumePath) -> Result<Option<SubvolId>> {
             let top = crate::image::ImagePath { path: b"/".to_vec(), image: inside.image.clone() };
             VolumePath::Image(top)
         }
-        VolumePath::Mount(path) => match mounts::around(path).map_err(|e| Error::io(path, &e))? {
+        VolumePath::Mount(path) => match mounts::around(path).ok().flatten() {
             Some(entry) => VolumePath::Mount(entry.point),
             None => return Ok(None),
         },

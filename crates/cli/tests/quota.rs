@@ -382,6 +382,38 @@ fn simple_quotas_of_a_mount() {
     judged_simple(&image, &shown);
 }
 
+/// Both volumes have a subvolume with that number, and a group of it.
+#[test]
+fn a_path_in_another_volume_names_no_group_of_this_one() {
+    require!(fuse);
+    let (one, other) = (filled("quota-one"), filled("quota-other"));
+    let refused = |place: &str, path: &str| {
+        let before = fine(&["qgroup", "show", "--json", "-pcre", place]);
+        for words in [
+            &["limit", "1M", path, place][..],
+            &["assign", path, "1/7", place],
+            &["remove", path, "1/7", place],
+            &["destroy", path, place],
+        ] {
+            let (code, told) = failing(&[&["qgroup"][..], words].concat());
+            assert!(code == 1 && told.contains("not in the volume of"), "{words:?}: {told}");
+        }
+        assert_eq!(fine(&["qgroup", "show", "--json", "-pcre", place]), before);
+    };
+    for image in [&one, &other] {
+        fine(&["subvolume", "create", &image.at("/s")]);
+        fine(&["quota", "enable", &image.word()]);
+        fine(&["qgroup", "create", "1/7", &image.word()]);
+    }
+    refused(&one.at("/"), &other.at("/s"));
+    let mounts = [Mount::new(&one, "rw"), Mount::new(&other, "rw")];
+    let path = mounts[1].join("s").display().to_string();
+    refused(&mounts[0].word(), &path);
+    fine(&["qgroup", "limit", "1M", &path, &mounts[1].word()]);
+    mounts.into_iter().for_each(Mount::umount);
+    [one, other].iter().for_each(|image| assert_clean(&image.path));
+}
+
 /// A leaf of the extent tree is lost: nobody can count, and a script is told so.
 #[test]
 fn what_cannot_be_counted_is_told() {

@@ -48,7 +48,7 @@ fn run(mut args: Args, create: bool) -> Result<Exit> {
     let [id, place] = args::exactly(operands, "a group and a path")?;
     let (group, place) = (Group::named(&id)?, VolumePath::parse(&place));
     group::change(&place, &[&group], |open| match create {
-        true => open.create_qgroup(&place, group.id(open)?),
-        false => open.destroy_qgroup(&place, group.id(open)?),
+        true => open.create_qgroup(&place, group.id(open, &place)?),
+        false => open.destroy_qgroup(&place, group.id(open, &place)?),
     })
 }

@@ -5,7 +5,7 @@
 use crate::args;
 use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::commands::subvolume::words;
-use crate::error::{Exit, Result};
+use crate::error::{Error, Exit, Result};
 use btrfs_disk::TreeId;
 use btrfs_fs::Subvol;
 use spinney::QgroupId;
@@ -26,9 +26,15 @@ impl Group {
         }
     }
 
-    pub(super) fn id(&self, open: &Open<'_>) -> Result<QgroupId> {
+    /// For a command about the volume of `place`. A subvolume of another one has the number of some group of this one,
+    /// and nothing to do with it.
+    pub(super) fn id(&self, open: &Open<'_>, place: &VolumePath) -> Result<QgroupId> {
         match self {
             Group::Number(id) => Ok(*id),
+            Group::Of(other) if !open.same_volume(other, place)? => {
+                let what = format!("not in the volume of {}", place.show());
+                Err(Error::about(other.show(), what))
+            }
             Group::Of(place) => Ok(QgroupId(open.rooted(place)?.id.0)),
         }
     }

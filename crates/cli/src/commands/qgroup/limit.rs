@@ -56,5 +56,7 @@ fn run(mut args: Args) -> Result<Exit> {
     };
     let place = VolumePath::parse(&place);
     let group = group.unwrap_or_else(|| Group::Of(place.clone()));
-    group::change(&place, &[&group], |open| open.limit_qgroup(&place, group.id(open)?, &change))
+    group::change(&place, &[&group], |open| {
+        open.limit_qgroup(&place, group.id(open, &place)?, &change)
+    })
 }

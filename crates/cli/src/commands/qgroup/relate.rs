@@ -61,7 +61,7 @@ fn run(mut args: Args, comes: bool) -> Result<Exit> {
     let (child, parent) = (Group::named(&child)?, Group::named(&parent)?);
     let place = VolumePath::parse(&place);
     group::change(&place, &[&child, &parent], |open| {
-        let (child, parent) = (child.id(open)?, parent.id(open)?);
+        let (child, parent) = (child.id(open, &place)?, parent.id(open, &place)?);
         if comes && child.level() >= parent.level() {
             let what = format!("{child} cannot be in {parent}: levels ascend");
             return Err(Error::about(place.show(), what));

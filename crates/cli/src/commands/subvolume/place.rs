@@ -170,6 +170,18 @@ impl Open<'_> {
         self.0.of(inside)
     }
 
+    /// True if both lie in one volume.
+    pub fn same_volume(&self, one: &VolumePath, other: &VolumePath) -> Result<bool> {
+        Ok(match (one, other) {
+            (VolumePath::Image(one), VolumePath::Image(other)) => self.0.same(one, other),
+            (VolumePath::Mount(one), VolumePath::Mount(other)) => {
+                let (one, other) = (Door::open(one)?.device(), Door::open(other)?.device());
+                one.is_some() && one == other
+            }
+            _ => false,
+        })
+    }
+
     /// True for a directory.
     pub fn is_dir(&self, place: &VolumePath) -> Result<bool> {
         match place {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::mount::{Mount, lacks_fuse, place};
-use common::{Image, assert_clean, eventually, fine, sh, text};
+use common::{Image, PROGRAM, assert_clean, eventually, fine, sh, text};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
@@ -145,7 +145,8 @@ fn a_stranger_has_the_name_of_roots_mount_before_it_comes() {
         testkit::skip!("no loop device here");
     }
     let device = text(&made.stdout).trim().to_owned();
-    let number = format!("7:{}", device.trim_start_matches("/dev/loop"));
+    let number = fs::metadata(&device).unwrap().rdev();
+    let number = format!("{}:{}", libc::major(number), libc::minor(number));
     let mut command = Command::new("setpriv");
     command.args(&AS[1..]).args(["-c", SQUATTER, &number]).env("PATH", SEEN_BY_ALL);
     command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -168,4 +169,24 @@ fn a_stranger_has_the_name_of_roots_mount_before_it_comes() {
     assert!(squatter.wait().unwrap().success());
     assert!(sh(&format!("losetup --detach {device}")).status.success());
     assert_clean(&image.path);
+}
+
+/// It is made by whichever mount is first, and stays.
+#[test]
+fn the_directory_of_roots_sockets_is_open_to_all_whatever_the_umask() {
+    require!(fuse);
+    if !sh("unshare -m true").status.success() {
+        testkit::skip!("no mount namespaces here");
+    }
+    let image = Image::new("strangers-umask");
+    let (_, word) = place(&image, "point");
+    // A directory of its own: the machine's is in use.
+    let script = format!(
+        "mount -t tmpfs none /run && umask 077 && {PROGRAM} mount --log /dev/null {} {word} >&2 &&
+         stat -c %a /run/spinney && {PROGRAM} umount {word}",
+        image.word()
+    );
+    let output = sh(&format!("unshare -m sh -c '{script}'"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "755\n");
 }

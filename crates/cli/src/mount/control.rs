@@ -309,8 +309,25 @@ pub fn keeping_awake<T: Send>(server: Option<i32>, work: impl FnOnce() -> T + Se
 mod tests {
     use super::*;
 
-    fn device(test: &str) -> String {
-        format!("test-{test}-{}", std::process::id())
+    /// The socket of root's goes with it.
+    struct Device(String);
+
+    impl Drop for Device {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(meeting::path(&self.0));
+        }
+    }
+
+    impl std::ops::Deref for Device {
+        type Target = str;
+
+        fn deref(&self) -> &str {
+            &self.0
+        }
+    }
+
+    fn device(test: &str) -> Device {
+        Device(format!("test-{test}-{}", std::process::id()))
     }
 
     fn connect(device: &str) -> Option<Waiter> {

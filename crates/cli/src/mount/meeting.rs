@@ -22,12 +22,14 @@ const DIR: &str = "/run/spinney";
 
 /// Another server whose mount had the same number needs a moment to notice its end.
 const TO_LISTEN: Duration = Duration::from_secs(2);
+/// Where it is found by its own name as well nobody is kept waiting, whoever has the other one.
+const TO_LISTEN_BESIDES: Duration = Duration::from_millis(100);
 
 pub(super) fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("spinney/mount/{device}"))
 }
 
-fn path(device: &str) -> PathBuf {
+pub(super) fn path(device: &str) -> PathBuf {
     Path::new(DIR).join(format!("mount-{device}"))
 }
 
@@ -41,7 +43,8 @@ pub(super) fn listen(device: &str) -> io::Result<Vec<UnixListener>> {
             .ok(),
         false => None,
     };
-    let common = address(device).and_then(|address| patiently(&address));
+    let patience = if own.is_some() { TO_LISTEN_BESIDES } else { TO_LISTEN };
+    let common = address(device).and_then(|address| patiently(&address, patience));
     match (own, common) {
         (Some(own), Ok(common)) => Ok(vec![own, common]),
         (Some(own), Err(error)) => {
@@ -52,8 +55,8 @@ pub(super) fn listen(device: &str) -> io::Result<Vec<UnixListener>> {
     }
 }
 
-fn patiently(address: &SocketAddr) -> io::Result<UnixListener> {
-    let deadline = Instant::now() + TO_LISTEN;
+fn patiently(address: &SocketAddr, patience: Duration) -> io::Result<UnixListener> {
+    let deadline = Instant::now() + patience;
     loop {
         match UnixListener::bind_addr(address) {
             Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
@@ -73,6 +76,10 @@ fn among_roots(device: &str) -> io::Result<UnixListener> {
     let dir = fs::symlink_metadata(DIR)?;
     if !dir.is_dir() || dir.uid() != 0 || dir.mode() & 0o022 != 0 {
         return Err(io::Error::other("others than root may change it"));
+    }
+    // Whatever the umask of who made it took from it.
+    if dir.mode() & 0o777 != 0o755 {
+        fs::set_permissions(DIR, Permissions::from_mode(0o755))?;
     }
     let path = path(device);
     let coming = path.with_extension(format!("{}", std::process::id()));

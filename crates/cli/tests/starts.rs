@@ -45,8 +45,12 @@ fn run(what: &str, image: &Image, script: &str) -> (Option<i32>, String) {
     }
 }
 
-/// Ends the connections of mounts over `image`.
+/// Ends the connections of mounts over `image`, and their server: one that is stopped would keep the name that the
+/// next mount with the number listens by.
 fn abort(image: &Image) {
+    if let Some(server) = server(&image.path) {
+        signal(server, "KILL");
+    }
     for name in loops_over(&image.path) {
         let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap();
         let (major, minor) = number.trim().split_once(':').unwrap();

@@ -314,3 +314,26 @@ pub fn copy_range(from: (&File, u64), to: (&File, u64), len: u64) -> io::Result<
     let copied = unsafe { libc::copy_file_range(source, &mut at, file, &mut target, most, 0) };
     u64::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_opened_beside_openat2_and_nothing_that_is_mounted() {
+        let top = File::open("/").unwrap();
+        let opened = |dir: &File, name: &str| {
+            let opened = DirFd(dir).open_dir(name.as_bytes());
+            opened.map(drop).map_err(|e| e.raw_os_error())
+        };
+        // Not so where the tests have no /proc.
+        if !top.metadata().is_ok_and(|meta| meta.dev() == std::fs::metadata("/proc").unwrap().dev())
+        {
+            assert_eq!(opened(&top, "proc"), Err(Some(libc::EXDEV)));
+        }
+        let here = File::open(env!("CARGO_MANIFEST_DIR")).unwrap();
+        assert_eq!(opened(&here, "src"), Ok(()));
+        assert_eq!(opened(&here, "Cargo.toml"), Err(Some(libc::ENOTDIR)));
+        assert_eq!(opened(&here, ".."), Err(Some(libc::EINVAL)));
+    }
+}

@@ -151,7 +151,11 @@ fn behind_a_panic_in_writeback_nothing_is_called_durable() {
         let injection = Injection::at_places(move |now| {
             assert!(now != place || !arm.swap(false, Ordering::SeqCst), "as a test wants it");
         });
-        let fs = volume_with(Options { background: false, injection, ..Options::default() });
+        // Where nothing is compressed nobody packs.
+        let method = Method::parse("zstd:1").expect("a method");
+        let compress = (place == Place::Packs).then_some(Compress { method, force: true });
+        let options = Options { background: false, compress, injection, ..Options::default() };
+        let fs = volume_with(options);
         let cx = Context::default();
         let files = [b"one", b"two"].map(|name| {
             let made = fs.mknod(&cx, fs.root(), name, FileKind::File, 0o644, 0).expect("create");

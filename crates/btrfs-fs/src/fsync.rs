@@ -15,7 +15,7 @@ use crate::log::{Fallback, NotLogged, Request, TreeLog};
 use crate::semaphore::{Permit, Semaphore};
 use crate::stats::Stats;
 use btrfs_disk::TreeId;
-use btrfs_txn::{Core, PoisonUnlessDone};
+use btrfs_txn::{Core, PoisonUnlessDone, Roots};
 use std::sync::Arc;
 use std::time::Instant;
 use vfs::{Errno, Result};
@@ -72,30 +72,27 @@ impl Fsync {
     /// a commit by himself: who leads has all others wait. False: a commit has the subvolume, and
     /// a log may. True: all of it is durable.
     fn commits_new_subvolume(&self, tree: TreeId) -> Result<bool> {
-        loop {
-            self.core.health.writable().fs()?;
-            let layers = self.core.layers();
-            if layers.roots.get(tree).is_some() {
-                return Ok(false);
-            }
-            let committing = layers.sealed.is_some();
-            drop(layers);
-            if self.commits(Fallback::Subvolume, committing)? {
-                return Ok(true);
-            }
-        }
+        self.commits_unless(Fallback::Subvolume, |roots| roots.get(tree).is_some())
     }
 
     /// Of something without a name: its directory is durable with what came there and went, if the last name
     /// went since the commit, as with the kernel; no log of it says that. True: all of it is durable.
     pub(crate) fn commits_nameless(&self, request: &Request) -> Result<bool> {
+        let known = |roots: &Roots| self.log.is_committed_orphan(roots, request.id);
+        self.commits_unless(Fallback::Nameless, known)
+    }
+
+    /// False: the last commit is `known` to have what a log builds upon. True: all is durable.
+    fn commits_unless(&self, why: Fallback, known: impl Fn(&Roots) -> bool) -> Result<bool> {
         loop {
             self.core.health.writable().fs()?;
-            let committing = self.core.layers().sealed.is_some();
-            if self.log.is_committed_orphan(request.id) {
+            let layers = self.core.layers();
+            if known(&layers.roots) {
                 return Ok(false);
             }
-            if self.commits(Fallback::Nameless, committing)? {
+            let committing = layers.sealed.is_some();
+            drop(layers);
+            if self.commits(why, committing)? {
                 return Ok(true);
             }
         }

@@ -20,7 +20,7 @@ use btrfs_disk::key::kind::ORPHAN_ITEM;
 use btrfs_disk::{Error, Generation};
 use btrfs_space::Priority;
 use btrfs_txn::delta::{Gate, Level, Pending};
-use btrfs_txn::{Defect, View};
+use btrfs_txn::{Defect, Roots, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -59,11 +59,10 @@ fn says_enough(pending: &Pending<'_>) -> Logged<()> {
 }
 
 impl TreeLog {
-    /// Whether the last commit has the inode as one without a name. What cannot be read says no.
-    pub(crate) fn is_committed_orphan(&self, id: InodeId) -> bool {
-        let layers = self.core.layers();
+    /// Whether a commit has the inode as one without a name. What cannot be read says no.
+    pub(crate) fn is_committed_orphan(&self, roots: &Roots, id: InodeId) -> bool {
         let reads = &self.stats.log_tree_reads;
-        let committed = Committed { store: &self.core.store, roots: &layers.roots, reads };
+        let committed = Committed { store: &self.core.store, roots, reads };
         let orphans = InodeId::new(id.tree, ORPHAN_OBJECTID);
         committed.get(orphans, ORPHAN_ITEM, id.objectid).is_ok_and(|item| item.is_some())
     }

@@ -17,7 +17,7 @@ use crate::inode::Locked;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost};
 use crate::reserve::{DirtyReservation, Reservation};
-use crate::writeback::{flush_to_extents, load_inline};
+use crate::writeback::{flush_to_extents, load_inline, look_inline_end};
 use btrfs_disk::items::{FileExtentFields, inode_flags};
 use btrfs_txn::{Core, Op};
 use inode_index::Ref;
@@ -284,11 +284,7 @@ fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
 
 /// Where such an item ends; 0: there is none.
 fn end_of_item(engine: &Engine, source: &Inode, state: &State) -> Result<u64> {
-    if let Some(known) = state.inline_end {
-        return Ok(known);
-    }
-    let first = map_range(&engine.core.view(), source.id, engine.core.sector(), 0, 1).fs()?;
-    Ok(first.first().filter(|m| m.is_inline()).map_or(0, |m| m.end))
+    state.inline_end.map_or_else(|| look_inline_end(&engine.writeback, source.id), Ok)
 }
 
 /// `done`: how far it has come, also where it fails.

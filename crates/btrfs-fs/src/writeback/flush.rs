@@ -395,8 +395,13 @@ pub(crate) fn inline_end(writeback: &Writeback, id: InodeId, state: &mut State) 
     if let Some(known) = state.inline_end {
         return Ok(known);
     }
-    let mapped = map_range(&writeback.core.view(), id, writeback.core.sector(), 0, 1).fs()?;
-    let end = mapped.first().filter(|m| m.is_inline()).map_or(0, |m| m.end);
+    let end = look_inline_end(writeback, id)?;
     state.inline_end = Some(end);
     Ok(end)
+}
+
+/// The same, for who cannot note it: the file's first item says.
+pub(crate) fn look_inline_end(writeback: &Writeback, id: InodeId) -> Result<u64> {
+    let mapped = map_range(&writeback.core.view(), id, writeback.core.sector(), 0, 1).fs()?;
+    Ok(mapped.first().filter(|m| m.is_inline()).map_or(0, |m| m.end))
 }

@@ -20,6 +20,7 @@ mod unstored;
 pub(crate) use encoded::{Fit, store_extent, store_item};
 pub(crate) use flush::{
     Flushed, dirty_of, fill_sector, flush_to_extents, inline_end, is_inline, load_inline,
+    look_inline_end,
 };
 pub(crate) use land::land_in_front;
 pub(crate) use place::Own;

@@ -83,6 +83,11 @@ fn has_flags(item: &InodeItem, options: Options) -> bool {
     options.protocol >= Protocol::V2 && (is_dir(item) || is_file(item))
 }
 
+/// Those that keep nothing else from being set.
+fn early(new: &InodeItem) -> u64 {
+    new.flags & TOLD & !LOCKS
+}
+
 /// Of a new file: some can only be set as long as it is empty.
 pub(crate) fn first_flags(
     path: &[u8],
@@ -90,7 +95,7 @@ pub(crate) fn first_flags(
     options: Options,
     out: &mut Out<'_>,
 ) -> Result<()> {
-    let flags = new.flags & TOLD & !LOCKS;
+    let flags = early(new);
     if flags != 0 && has_flags(new, options) {
         out.put(&Command::FileAttr { path, flags })?;
     }
@@ -106,7 +111,7 @@ pub(crate) fn no_longer_nocow(
     out: &mut Out<'_>,
 ) -> Result<()> {
     if old.is_some_and(is_nocow) && !is_nocow(new) && has_flags(new, options) {
-        out.put(&Command::FileAttr { path, flags: new.flags & TOLD & !LOCKS })?;
+        out.put(&Command::FileAttr { path, flags: early(new) })?;
     }
     Ok(())
 }
@@ -120,7 +125,7 @@ pub(crate) fn last_flags(
 ) -> Result<()> {
     let before = match old {
         Some(old) => old.flags & TOLD,
-        None if is_file(new) => new.flags & TOLD & !LOCKS,
+        None if is_file(new) => early(new),
         None => 0,
     };
     let flags = new.flags & TOLD;

@@ -12,8 +12,8 @@ use crate::each_item::each_item;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
 use btrfs_disk::items::{DevExtent, DevItem, DevReplace, dev_replace};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, Error, FixedSize, Key, Result, Superblock, TreeId};
-use btrfs_tree::{Cursor, NodeStore, TreeRoot};
+use btrfs_disk::{Error, FixedSize, Key, Result, Superblock, TreeId};
+use btrfs_tree::{Cursor, NodeStore};
 use btrfs_txn::Roots;
 use btrfs_volume::{ChunkInfo, Volume};
 use std::collections::BTreeMap;
@@ -158,20 +158,4 @@ fn go_by(volume: &Volume, total_bytes: u64) -> Result<bool> {
     sb.fields.dev_item.total_bytes = total_bytes;
     volume.adopt_superblock(sb);
     Ok(true)
-}
-
-/// Bytes of the volume's device by its item in the chunk tree.
-pub(crate) fn device_bytes(store: &NodeStore, volume: &Volume) -> Result<u64> {
-    let fields = volume.superblock().fields;
-    let root = TreeRoot {
-        id: TreeId::CHUNK,
-        logical: fields.chunk_root,
-        generation: fields.chunk_root_generation,
-        level: fields.chunk_root_level,
-    };
-    let key = Key::new(DEV_ITEMS_OBJECTID, kind::DEV_ITEM, fields.dev_item.devid);
-    let Some(item) = btrfs_tree::get(store, &root, &key)? else {
-        return Err(Corrupt::new("the device has no item").key(key).into());
-    };
-    Ok(DevItem::read(item.data()).map_err(|c| c.key(key))?.total_bytes)
 }

@@ -88,7 +88,7 @@ pub use options::{
     Atime, Compress, Method, Options, Rescue, Subvol, SystemClock, SystemContention,
 };
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
-pub use rescue::{device_bytes, unfinished_replacement};
+pub use rescue::unfinished_replacement;
 pub use scrub::{ScrubState, ScrubStatus};
 pub use subvol::{
     Caller, Delete, NewSubvolume, ReceivedFrom, Sending, SubvolId, SubvolumeInfo, Time, known_as,

@@ -6,7 +6,7 @@
 //!
 //! What it does not know: what of the files can be read.
 
-use crate::device_extents::{self, Compared, compare, replacement};
+use crate::device_extents::{Compared, compare, replacement};
 use crate::each_item::each_item;
 use crate::error::IntoFs;
 use crate::options::{Options, Rescue};
@@ -141,12 +141,6 @@ pub fn unfinished_replacement(volume: &Arc<Volume>) -> Option<String> {
         tracing::warn!(%error, "whether a device is being replaced is not known");
         None
     })
-}
-
-/// Bytes of the device as the kernel has it: by its item in the chunk tree, whatever the superblock says.
-pub fn device_bytes(volume: &Arc<Volume>) -> btrfs_disk::Result<u64> {
-    let store = NodeStore::new(volume.clone(), LOOK_CACHE);
-    device_extents::device_bytes(&store, volume)
 }
 
 /// Every tree that the root tree names, and the two that the superblock does. `lossy`: lost parts of it

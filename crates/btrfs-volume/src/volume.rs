@@ -66,6 +66,8 @@ pub struct Volume {
     /// Nothing is written any more.
     stopped: AtomicBool,
     read_only_reason: Option<String>,
+    /// Bytes of the device by its item in the chunk tree, when the volume was opened.
+    device_item: Option<u64>,
     /// The root tree's generation, if it is not looked at by its newest superblock.
     elsewhere: Option<Generation>,
     /// Addresses of chunks that may be elsewhere, ascending.
@@ -138,6 +140,7 @@ impl Volume {
             counters: Counters::default(),
             read_only: options.read_only || own.is_some() || cut.is_some(),
             read_only_reason: own.or_else(|| cut.clone()),
+            device_item: None,
             repairs_held: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             superblock: RwLock::new(Rank::Superblock, Arc::new(current(&sb, &options))),
@@ -146,16 +149,16 @@ impl Volume {
             doubted: OnceLock::new(),
             dev,
         };
-        let item = volume.load_chunks(chunk_root).map_err(why)?;
-        volume.judge_cut(item, cut.as_ref(), &options);
+        volume.device_item = volume.load_chunks(chunk_root).map_err(why)?;
+        volume.judge_cut(cut.as_ref(), &options);
         volume.count_devices();
         Ok(volume)
     }
 
-    /// Where the device has what its `item` in the chunk tree says nothing of it is `cut` off: the superblock's copy
+    /// Where the device has what its item in the chunk tree says nothing of it is `cut` off: the superblock's copy
     /// of that alone is too large.
-    fn judge_cut(&mut self, item: Option<u64>, cut: Option<&String>, options: &OpenOptions) {
-        let fits = item.is_some_and(|bytes| bytes <= self.dev.len());
+    fn judge_cut(&mut self, cut: Option<&String>, options: &OpenOptions) {
+        let fits = self.device_item.is_some_and(|bytes| bytes <= self.dev.len());
         if fits && cut.is_some() && self.read_only_reason.as_ref() == cut {
             (self.read_only, self.read_only_reason) = (options.read_only, None);
         }
@@ -352,6 +355,12 @@ impl Volume {
     pub fn grow_device(&self) -> Result<()> {
         let failed = |source| Error::Io { context: self.dev.name(), source };
         self.dev.grow_to_now().map_err(failed)
+    }
+
+    /// Bytes of the device as the kernel has it: by its item in the chunk tree when the volume was opened, whatever the
+    /// superblock says. `None`: the device has no item.
+    pub fn device_item_bytes(&self) -> Option<u64> {
+        self.device_item
     }
 
     /// Bytes of the device, whatever the volume takes of it.

@@ -8,9 +8,10 @@
 
 use crate::error::{Error, Result};
 use blockdev::BlockDevice;
-use btrfs_disk::ids::compat_ro;
-use btrfs_disk::{Logical, Superblock};
-use btrfs_fs::{BtrfsFs, Options, device_bytes, to_fs, unfinished_replacement};
+use btrfs_disk::ids::{DEV_ITEMS_OBJECTID, compat_ro};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, Key, Logical, Superblock};
+use btrfs_fs::{BtrfsFs, Options, to_fs, unfinished_replacement};
 use btrfs_volume::{OpenOptions, SuperCopies, Volume, sizes_agree};
 use std::path::Path;
 use std::sync::Arc;
@@ -93,13 +94,17 @@ pub struct DeviceSize {
 pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
     let options = OpenOptions { mends_sizes: true, ..REPLAYS };
     let mut found = with_superblock(&device, options, |volume, sb| {
-        let item = device_bytes(volume).map_err(|e| said(&*device, to_fs(e)))?;
+        let devid = sb.fields.dev_item.devid;
+        let key = Key::new(DEV_ITEMS_OBJECTID, kind::DEV_ITEM, devid);
+        let lacks_it = || Corrupt::new("the device has no item").key(key).into();
+        let item = volume.device_item_bytes().ok_or_else(lacks_it);
+        let item = item.map_err(|e| said(&*device, to_fs(e)))?;
         let (own, total) = (sb.fields.dev_item.total_bytes, sb.fields.total_bytes);
         let sector = u64::from(sb.fields.sectorsize);
         let whole = item / sector * sector;
         volume.resize(item).map_err(|e| said(&*device, to_fs(e)))?;
         let found = DeviceSize {
-            devid: sb.fields.dev_item.devid,
+            devid,
             device: item,
             superblock: own,
             total,
@@ -191,7 +196,7 @@ const REPLAYS: OpenOptions = OpenOptions {
 fn with_superblock<T>(
     device: &Arc<dyn BlockDevice>,
     options: OpenOptions,
-    change: impl FnOnce(&Arc<Volume>, &mut Superblock) -> Result<(bool, T)>,
+    change: impl FnOnce(&Volume, &mut Superblock) -> Result<(bool, T)>,
 ) -> Result<T> {
     let failed = |e| said(&**device, to_fs(e));
     let volume = Volume::open(device.clone(), options).map(Arc::new).map_err(failed)?;

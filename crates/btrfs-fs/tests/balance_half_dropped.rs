@@ -4,54 +4,29 @@
 //! What it does not know: lost nodes of those that live (`balance_lost.rs`).
 
 mod common;
+#[path = "common/spread.rs"]
+mod spread;
 
-use blockdev::{BlockDevice, MemDevice};
+use blockdev::BlockDevice;
 use blocksim::SimDevice;
 use btrfs_check::Severity;
-use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
-use btrfs_disk::items::{BalanceItem, FileExtent};
+use btrfs_disk::items::FileExtent;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Expect, Key, Logical, Node, TreeId};
-use btrfs_fs::{BalanceState, BalanceStatus, BtrfsFs, Caller, Defect, Delete, Injection, Options};
-use btrfs_image::mkfs::{MkfsOptions, make};
+use btrfs_fs::{BalanceState, BtrfsFs, Caller, Defect, Delete, Injection, Options};
 use btrfs_space::{GroupInfo, Kind};
 use common::CX;
 use fuzzing::hostile::base::{Base, options};
 use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::drive::{Walk, walk};
+use spread::{balance, content, elsewhere, has, put, volume};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use vfs::{FileKind, FileSystem, Ino};
+use vfs::FileSystem;
 
 const FILES: usize = 1100;
 const SIZE: u64 = 4 << 30;
 const PIECE: usize = 1 << 20;
-
-fn content(n: usize) -> Vec<u8> {
-    let len = if n.is_multiple_of(4) { n * 677 % 9000 } else { n * 31 % 900 };
-    (0..len + 1).map(|at| (at / 5 + n) as u8).collect()
-}
-
-fn put(fs: &BtrfsFs, dir: Ino, name: &str, content: &[u8]) {
-    let ino = common::find(fs, dir, name).unwrap_or_else(|| {
-        let made = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0);
-        made.expect("create").attr.ino
-    });
-    fs.write(&CX, ino, 0, content, Default::default()).expect("write");
-    fs.forget(ino, 1);
-}
-
-/// From now on what is new lies in other block groups, until they are taken back.
-fn elsewhere(fs: &BtrfsFs, aside: &mut Vec<Logical>) {
-    fs.sync().expect("commit");
-    for group in fs.space().group_infos().iter().filter(|group| group.flags & SYSTEM == 0) {
-        if group.used > 0 && !aside.contains(&group.logical) {
-            fs.space().set_aside(group.logical).expect("set aside");
-            aside.push(group.logical);
-        }
-    }
-}
 
 fn delete(fs: &BtrfsFs, name: &str) -> btrfs_fs::SubvolId {
     let which = Delete::Name(fs.root(), name.as_bytes());
@@ -111,14 +86,7 @@ struct Sound {
 
 impl Sound {
     fn new() -> Sound {
-        let device = Arc::new(MemDevice::new(SIZE));
-        let mkfs = MkfsOptions { node_size: Some(4096), seed: Some(5), ..MkfsOptions::default() };
-        make(&*device, &mkfs).expect("mkfs");
-        let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
-        fill(&fs);
-        fs.destroy().expect("close");
-        drop(fs);
-        let base = Base::of(device);
+        let base = volume(SIZE, fill);
         let reading = Options { read_only: true, ..options() };
         let fs = BtrfsFs::open_device(base.device.clone(), reading).expect("open");
         let kept: BTreeSet<_> = leaves(&fs, b"kept").into_iter().map(|(at, _)| at).collect();
@@ -131,7 +99,7 @@ impl Sound {
 
     /// Whether a block group has the lost leaf, or content that it names.
     fn concerns(&self, group: &GroupInfo) -> bool {
-        let has = |at: u64| (group.logical.0..group.logical.0 + group.len).contains(&at);
+        let has = |at| has(group, at);
         let extents = self.lost.items().filter(|(key, _)| key.kind == kind::EXTENT_DATA);
         let mut named = extents.filter_map(|(_, data)| match FileExtent::parse(data) {
             Ok(FileExtent::Extent { fields, .. }) => Some(fields.disk_bytenr.0),
@@ -146,17 +114,6 @@ impl Sound {
             device.write_at(at, &good).expect("in range");
         }
     }
-}
-
-fn balance(fs: &BtrfsFs) -> BalanceStatus {
-    let flags = DATA | METADATA | SYSTEM;
-    fs.start_balance(BalanceItem { flags, ..BalanceItem::default() }).expect("begin");
-    let end = Instant::now() + Duration::from_secs(90);
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    fs.balance_status().expect("status")
 }
 
 /// What `btrfs check` says of the device.

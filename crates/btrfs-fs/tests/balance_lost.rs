@@ -4,28 +4,28 @@
 //! What it does not know: leaves (`balance_damage.rs`), and who else is at work meanwhile.
 
 mod common;
+#[path = "common/spread.rs"]
+mod spread;
 mod watch;
 
-use blockdev::{BlockDevice, FileDevice, MemDevice};
+use blockdev::{BlockDevice, FileDevice};
 use btrfs_check::{CheckOptions, check};
-use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
-use btrfs_disk::items::{BalanceItem, FileExtent};
+use btrfs_disk::items::FileExtent;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Expect, Logical, Node, TreeId};
-use btrfs_fs::{BalanceState, BalanceStatus, BtrfsFs, Caller, Options};
-use btrfs_image::mkfs::{MkfsOptions, make};
-use btrfs_space::{GroupInfo, Kind};
+use btrfs_fs::{BalanceState, BtrfsFs, Caller, Options};
+use btrfs_space::Kind;
 use btrfs_volume::{OpenOptions, Volume};
-use common::CX;
+
 use fuzzing::hostile::base::{Base, NodeAt, options};
 use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::drive::{Walk, walk};
+use spread::{balance, content, elsewhere, has, put, volume};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use testkit::oracle::{self, TempDir};
-use vfs::{FileKind, FileSystem, Ino};
+use vfs::FileSystem;
 use watch::{Failures, watched};
 
 const FILES: usize = 1100;
@@ -39,31 +39,6 @@ struct Sound {
     walk: Walk,
     image: PathBuf,
     _dir: TempDir,
-}
-
-fn content(n: usize) -> Vec<u8> {
-    let len = if n.is_multiple_of(4) { n * 677 % 9000 } else { n * 31 % 900 };
-    (0..len + 1).map(|at| (at / 5 + n) as u8).collect()
-}
-
-fn put(fs: &BtrfsFs, dir: Ino, name: &str, content: &[u8]) {
-    let ino = common::find(fs, dir, name).unwrap_or_else(|| {
-        let made = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0);
-        made.expect("create").attr.ino
-    });
-    fs.write(&CX, ino, 0, content, Default::default()).expect("write");
-    fs.forget(ino, 1);
-}
-
-/// From now on what is new lies in other block groups, until they are taken back.
-fn elsewhere(fs: &BtrfsFs, aside: &mut Vec<Logical>) {
-    fs.sync().expect("commit");
-    for group in fs.space().group_infos().iter().filter(|group| group.flags & SYSTEM == 0) {
-        if group.used > 0 && !aside.contains(&group.logical) {
-            fs.space().set_aside(group.logical).expect("set aside");
-            aside.push(group.logical);
-        }
-    }
 }
 
 /// Subvolumes and snapshots whose nodes and content lie in several block groups, some shared.
@@ -95,14 +70,7 @@ fn fill(fs: &BtrfsFs) {
 
 impl Sound {
     fn new() -> Sound {
-        let device = Arc::new(MemDevice::new(SIZE));
-        let mkfs = MkfsOptions { node_size: Some(4096), seed: Some(5), ..MkfsOptions::default() };
-        make(&*device, &mkfs).expect("mkfs");
-        let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
-        fill(&fs);
-        fs.destroy().expect("close");
-        drop(fs);
-        let base = Base::of(device);
+        let base = volume(SIZE, fill);
         let fs = BtrfsFs::open_device(base.device.clone(), reading()).expect("open");
         let walk = walk(&fs);
         assert!(walk.errors.is_empty() && walk.names.len() > 4 * FILES);
@@ -162,21 +130,6 @@ impl Sound {
 
 fn reading() -> Options {
     Options { read_only: true, ..options() }
-}
-
-fn balance(fs: &BtrfsFs) -> BalanceStatus {
-    let flags = DATA | METADATA | SYSTEM;
-    fs.start_balance(BalanceItem { flags, ..BalanceItem::default() }).expect("begin");
-    let end = Instant::now() + Duration::from_secs(90);
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    fs.balance_status().expect("status")
-}
-
-fn has(group: &GroupInfo, at: u64) -> bool {
-    (group.logical.0..group.logical.0 + group.len).contains(&at)
 }
 
 /// How it ended.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use btrfs_image::copy::{CopyOptions, Event, export_tree};
+use btrfs_image::copy::{CopyOptions, Event, export_tree, import_tree};
 use common::*;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -56,6 +56,39 @@ fn what_takes_the_place_of_a_directory_gets_nothing_of_it() {
             assert_eq!(fs::metadata(&away).expect("stat").mode() & 0o777, 0o777);
             assert_eq!(fs::read(away.join("f")).expect("read"), b"content");
             assert_eq!(fs::read_link(away.join("l")).expect("read"), Path::new("f"));
+        }
+    }
+}
+
+/// What has the inode number of a copied file is another one where it has one name only, or other content: the
+/// names of one may go, and the next file that is made gets its number.
+#[test]
+fn what_has_the_number_of_a_copied_file_comes_with_its_own_content() {
+    for names in [&["y"][..], &["y", "z"]] {
+        let scratch = Scratch::new();
+        let top = scratch.path("top");
+        fs::create_dir(&top).expect("mkdir");
+        fs::write(top.join("a"), "before").expect("write");
+        names.iter().for_each(|name| fs::hard_link(top.join("a"), top.join(name)).expect("link"));
+        fs::write(top.join("b"), "behind a").expect("write");
+        let change = |event: &Event<'_>| {
+            if matches!(event, Event::Made { path, .. } if path.ends_with("b")) {
+                fs::remove_file(top.join("a")).expect("remove");
+                fs::write(top.join("y"), "another one").expect("write");
+            }
+        };
+        let options = CopyOptions { progress: Some(&change), ..CopyOptions::default() };
+        let volume = RefFs::new();
+        let report = import_tree(&volume, &top, volume.root(), b"top", &options).expect("copied");
+        assert_eq!(report.hard_links, names.len() as u64 - 1);
+        let found = |dir, name: &str| {
+            volume.lookup(&Context::default(), dir, name.as_bytes()).expect(name).attr
+        };
+        let top = found(volume.root(), "top").ino;
+        assert_eq!(found(top, "a").size, 6);
+        for name in names {
+            let attr = found(top, name);
+            assert_eq!((attr.size, attr.nlink as usize), (11, names.len()), "{name}");
         }
     }
 }

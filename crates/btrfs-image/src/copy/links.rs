@@ -2,20 +2,37 @@
 //!
 //! Several copies may share one of these. Who writes over what is there asks `is_copy` first
 //! and replaces such files, so that a link is only made to what was copied.
+//!
+//! Into a volume a link is made for what has several names, and is what it was when it was copied. The number of a
+//! host's inode alone does not say that: who removes a file sets its number free, and the next file has it.
 
 use super::host::{HostDir, HostStat};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use vfs::{FileSystem, Ino, Result};
+use vfs::{FileKind, FileSystem, Ino, Result, Timestamp};
 
 /// Into a volume. Keeps a reference on each inode until the last of its names was seen.
 pub struct ImportLinks<'f> {
     fs: &'f dyn FileSystem,
-    /// Copy and names still to come, by the host's device and inode number.
-    known: RefCell<HashMap<(u64, u64), (Ino, u64)>>,
+    /// By the host's device and inode number.
+    known: RefCell<HashMap<(u64, u64), Imported>>,
     copies: RefCell<HashSet<Ino>>,
+}
+
+struct Imported {
+    ino: Ino,
+    names_left: u64,
+    was: Content,
+}
+
+/// What another file with the same inode number has otherwise, or is no other to who reads it. Owner, permissions
+/// and ctime are not of it: they change with what is done to one of the names.
+type Content = (Option<FileKind>, u64, u64, Timestamp);
+
+fn content(meta: &HostStat) -> Content {
+    (meta.kind(), meta.rdev, meta.size, meta.mtime)
 }
 
 impl<'f> ImportLinks<'f> {
@@ -31,30 +48,38 @@ impl<'f> ImportLinks<'f> {
 
     /// Takes over a reference on `ino`, the copy of `meta`.
     pub(super) fn insert(&self, meta: &HostStat, ino: Ino) {
-        let left = meta.nlink.saturating_sub(1);
-        if left == 0 {
+        let names_left = meta.nlink.saturating_sub(1);
+        if names_left == 0 {
             return self.fs.forget(ino, 1);
         }
         self.remove(meta);
         self.copies.borrow_mut().insert(ino);
-        self.known.borrow_mut().insert(meta.key, (ino, left));
+        let imported = Imported { ino, names_left, was: content(meta) };
+        self.known.borrow_mut().insert(meta.key, imported);
     }
 
     /// The copy of `meta`, if there is one.
     pub(super) fn get(&self, meta: &HostStat) -> Result<Option<Ino>> {
-        let Some(&(ino, _)) = self.known.borrow().get(&meta.key) else { return Ok(None) };
-        let named = self.fs.getattr(ino)?.nlink > 0;
-        if !named {
+        let Some((ino, is_same)) = self
+            .known
+            .borrow()
+            .get(&meta.key)
+            .map(|imported| (imported.ino, meta.nlink > 1 && imported.was == content(meta)))
+        else {
+            return Ok(None);
+        };
+        let is_there = is_same && self.fs.getattr(ino)?.nlink > 0;
+        if !is_there {
             self.remove(meta);
         }
-        Ok(named.then_some(ino))
+        Ok(is_there.then_some(ino))
     }
 
     /// One more name was seen.
     pub(super) fn seen(&self, meta: &HostStat) {
-        let last = self.known.borrow_mut().get_mut(&meta.key).is_some_and(|(_, left)| {
-            *left -= 1;
-            *left == 0
+        let last = self.known.borrow_mut().get_mut(&meta.key).is_some_and(|imported| {
+            imported.names_left -= 1;
+            imported.names_left == 0
         });
         if last {
             self.remove(meta);
@@ -62,7 +87,7 @@ impl<'f> ImportLinks<'f> {
     }
 
     fn remove(&self, meta: &HostStat) {
-        if let Some((ino, _)) = self.known.borrow_mut().remove(&meta.key) {
+        if let Some(Imported { ino, .. }) = self.known.borrow_mut().remove(&meta.key) {
             self.copies.borrow_mut().remove(&ino);
             self.fs.forget(ino, 1);
         }
@@ -71,7 +96,7 @@ impl<'f> ImportLinks<'f> {
 
 impl Drop for ImportLinks<'_> {
     fn drop(&mut self) {
-        self.known.borrow().values().for_each(|(ino, _)| self.fs.forget(*ino, 1));
+        self.known.borrow().values().for_each(|imported| self.fs.forget(imported.ino, 1));
     }
 }
 
@@ -145,5 +170,40 @@ impl ExportLinks {
             self.forget(ino);
         }
         Ok(there)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::RefFs;
+    use testkit::oracle::TempDir;
+    use vfs::Context;
+
+    /// As when both names of the copied file went, and another file was made with its inode number.
+    #[test]
+    fn another_file_with_the_number_of_a_copied_one_is_no_copy() {
+        let top = TempDir::new("reused").unwrap();
+        let dir = HostDir::open(top.path()).unwrap();
+        drop(dir.make_file(b"a").unwrap());
+        let file = HostStat { nlink: 3, ..dir.stat(b"a", false).unwrap().unwrap() };
+        let (fs, cx) = (RefFs::new(), Context::default());
+        let later = Timestamp { secs: file.mtime.secs + 1, ..file.mtime };
+        let others = [
+            HostStat { nlink: 1, ..file },
+            HostStat { size: 1, ..file },
+            HostStat { mtime: later, ..file },
+            HostStat { mode: libc::S_IFIFO | 0o644, ..file },
+        ];
+        for (number, other) in others.iter().enumerate() {
+            let (links, name) = (ImportLinks::new(&fs), [b'0' + number as u8]);
+            let ino = fs.mknod(&cx, fs.root(), &name, FileKind::File, 0o600, 0).unwrap().attr.ino;
+            links.insert(&file, ino);
+            let same = HostStat { nlink: 2, ctime: later, mode: file.mode ^ 0o111, ..file };
+            assert_eq!(links.get(&same).unwrap(), Some(ino));
+            assert_eq!(links.get(other).unwrap(), None, "{number}");
+            // Nor is it asked again.
+            assert!(!links.is_copy(ino) && links.get(&file).unwrap().is_none());
+        }
     }
 }

@@ -130,7 +130,7 @@ impl Volume<'_> {
         let read_write = self.read_write_part(before);
         steps.push((String::new(), existing::operations(seed, &read_write, 700)));
         for place in self.places() {
-            let ops = generate(self.rng.next_u64(), 250, &config);
+            let ops = generate(self.rng.next_u64(), 150, &config);
             steps.push((place, ops));
         }
         let fragments = Name(format!("fragments-{round}").into_bytes());
@@ -306,9 +306,9 @@ fn other_formats() {
     testkit::require!(kernel_btrfs);
     let mkfs: &[&str] = &["-O", "^no-holes", "--csum", "xxhash"];
     let mount = "noatime,compress-force=zstd";
-    alternate(&Case { seed: 5, mkfs: Some(mkfs), mount, rounds: rounds(), ..Case::default() });
+    alternate(&Case { seed: 5, mkfs: Some(mkfs), mount, rounds: rounds() / 2, ..Case::default() });
     let mount = "noatime,flushoncommit";
-    alternate(&Case { seed: 6, mkfs: None, mount, rounds: rounds(), ..Case::default() });
+    alternate(&Case { seed: 6, mkfs: None, mount, rounds: rounds() / 2, ..Case::default() });
 }
 
 /// As volumes were made until 2013: a node's item has its level and first key in it.
@@ -316,7 +316,7 @@ fn other_formats() {
 fn without_skinny_metadata() {
     testkit::require!(kernel_btrfs);
     let mkfs: &[&str] = &["-n", "4096", "-O", "^skinny-metadata,^no-holes"];
-    alternate(&Case { seed: 10, mkfs: Some(mkfs), rounds: 2, ..Case::default() });
+    alternate(&Case { seed: 10, mkfs: Some(mkfs), rounds: rounds() / 2, ..Case::default() });
 }
 
 fn one_round(seed: u64, mkfs: &[&str]) {

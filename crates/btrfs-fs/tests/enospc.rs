@@ -260,6 +260,8 @@ fn check_space(image: &Image, open: &StatFs) {
     assert_eq!(numbers(&kernel), numbers(open), "kernel, before the unmount");
 }
 
+/// Each round fills and empties a volume, which is seconds of commits: a few of each kind here, twenty
+/// in the soak. What the first of each kind leaves is not held against the others.
 fn rounds(size: u64, mkfs: &[&str], kinds: &[With], count: usize, seed: u64) {
     println!("{} MiB, mkfs {mkfs:?}, {kinds:?}, seed {seed}", size / MIB);
     let image = Image::new(size, mkfs);
@@ -276,6 +278,7 @@ fn rounds(size: u64, mkfs: &[&str], kinds: &[With], count: usize, seed: u64) {
         free.push(said.blocks_free);
     }
     let settled = &free[kinds.len()..];
+    assert!(settled.len() > 1, "too few rounds to see what one loses");
     // What a round loses adds up; a root with two leaves where one would do comes and goes with the
     // commits that there were time for (seen: two nodes of 4 KiB, in one round of twelve).
     let small_nodes = mkfs.iter().any(|option| ["--mixed", "4096"].contains(option));
@@ -288,41 +291,40 @@ fn rounds(size: u64, mkfs: &[&str], kinds: &[With], count: usize, seed: u64) {
 #[test]
 fn files_of_all_sizes() {
     testkit::require!(kernel_btrfs);
-    rounds(200 * MIB, &[], &[With::Data], 20, 100);
+    rounds(200 * MIB, &[], &[With::Data], common::steps(8), 100);
 }
 
 #[test]
 fn many_small_files() {
     testkit::require!(kernel_btrfs);
-    // The soak takes 20: each fills and empties a volume, which is seconds of commits.
     rounds(128 * MIB, &[], &[With::Small], common::steps(6), 200);
 }
 
 #[test]
 fn preallocation() {
     testkit::require!(kernel_btrfs);
-    rounds(300 * MIB, &[], &[With::Fallocate], 20, 300);
+    rounds(300 * MIB, &[], &[With::Fallocate], common::steps(8), 300);
 }
 
 #[test]
 fn scattered_sectors() {
     testkit::require!(kernel_btrfs);
-    rounds(160 * MIB, &["-n", "4096"], &[With::Scattered], 8, 400);
+    rounds(160 * MIB, &["-n", "4096"], &[With::Scattered], common::steps(4), 400);
 }
 
 #[test]
 fn by_turns() {
     testkit::require!(kernel_btrfs);
     let all = [With::Data, With::Small, With::Fallocate, With::Scattered];
-    rounds(200 * MIB, &["-m", "single"], &all, common::steps(4), 500);
+    rounds(200 * MIB, &["-m", "single"], &all, common::steps(6), 500);
 }
 
 #[test]
 fn by_turns_mixed() {
     testkit::require!(kernel_btrfs);
     let all = [With::Data, With::Small, With::Fallocate, With::Scattered];
-    rounds(64 * MIB, &["--mixed"], &all, 12, 600);
-    rounds(200 * MIB, &["--mixed", "-m", "dup", "-d", "dup"], &all, 8, 700);
+    rounds(64 * MIB, &["--mixed"], &all, common::steps(8), 600);
+    rounds(200 * MIB, &["--mixed", "-m", "dup", "-d", "dup"], &all, common::steps(6), 700);
 }
 
 /// Space as the kernel reckons it, with content, of every profile.

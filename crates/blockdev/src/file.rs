@@ -7,7 +7,7 @@ use crate::direct::Direct;
 use crate::made::Made;
 use crate::turns::{Turns, UnderWay, Way};
 use crate::{BlockDevice, Span, lock};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
@@ -110,6 +110,11 @@ impl FileDevice {
     /// length that the file has now.
     pub fn again(&self) -> io::Result<FileDevice> {
         Self::from_file(self.file.try_clone()?, &self.path, true, self.block, None)
+    }
+
+    /// Which file or device of this machine it is, whatever its path leads to by now.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.file.metadata()
     }
 
     /// Gives the file `len` bytes, whatever its path leads to by now. As a device this one keeps the

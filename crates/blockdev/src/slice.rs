@@ -64,6 +64,11 @@ impl<D: BlockDevice> Slice<D> {
         }
     }
 
+    /// Which part of its device it is; `None` for all.
+    pub fn part(&self) -> Option<Span> {
+        self.name.is_some().then_some(self.span)
+    }
+
     /// The device that it is a part of, or all.
     pub fn device(&self) -> &D {
         &self.device

@@ -11,8 +11,8 @@ const SAME: CopyRules = CopyRules::SAME;
 impl Volume {
     /// Copies what is in the directory `from` of this machine into the directory `to`: owners,
     /// permissions, times, extended attributes, hard links, holes, devices and all. Directories
-    /// that are there are merged into, files replaced. For other rules see
-    /// [`tree::Transfer`](Transfer).
+    /// that are there are merged into, files replaced. The image that the volume is in is left out. For other
+    /// rules see [`tree::Transfer`](Transfer).
     pub fn import(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let to = bytes(&to);
         let node = self.find(to, true).at(self, to)?;

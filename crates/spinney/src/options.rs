@@ -185,7 +185,7 @@ impl VolumeOptions {
         };
         Volume::start(Arc::new(Origin {
             device,
-            _medium: medium,
+            medium,
             name,
             context: self.context,
             limit: self.transaction_bytes,

@@ -6,7 +6,7 @@
 
 use crate::error::{Cause, Error, Result};
 use crate::guard::Guard;
-use crate::medium::Medium;
+use crate::medium::{Medium, Place};
 use blockdev::BlockDevice;
 use btrfs_fs::{BtrfsFs, Options, Stored};
 use locks::{Rank, RwLock};
@@ -63,8 +63,8 @@ struct Inner {
 /// What a volume was opened from, and can be opened from again.
 pub(crate) struct Origin {
     pub device: Arc<dyn BlockDevice>,
-    /// Holds a lock against others, as long as anything is open.
-    pub _medium: Option<Medium>,
+    /// Holds a lock against others, as long as anything is open. `None` of a device that is not ours to know.
+    pub medium: Option<Medium>,
     pub name: PathBuf,
     pub context: Context,
     /// Bytes of changes that a transaction may have.
@@ -255,6 +255,11 @@ impl Volume {
 
     pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.0.origin.device
+    }
+
+    /// Where on this machine it lies, if it was opened there.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.0.origin.medium.as_ref().and_then(Medium::place)
     }
 
     pub(crate) fn stored(&self, ino: Ino) -> vfs::Result<Vec<Stored>> {

@@ -62,6 +62,29 @@ fn what_is_merged_from_a_directory_comes_from_that_one() {
     }
 }
 
+/// It is written while it would be read, and grows with each byte that is copied, so it would never end.
+#[test]
+fn the_image_is_not_copied_into_itself() {
+    let top = TempDir::new("into-itself").unwrap();
+    make(&top.join("d"), "content");
+    for name in ["out.img", "d/out.img"] {
+        let image = top.join(name);
+        let volume = FormatOptions::new().create(&image, 256 << 20).unwrap();
+        volume.import(top.path(), "/").unwrap();
+        // It is known as the file that is open, whatever it is called by now.
+        fs::rename(&image, top.join("d/moved")).unwrap();
+        volume.import(top.path(), "/").unwrap();
+        for file in FILES.into_iter().chain(["t/y"]) {
+            assert_eq!(volume.read(format!("d/{file}")).unwrap(), b"content", "{file}");
+        }
+        for image in [name, "d/moved"] {
+            assert!(!volume.exists(image).unwrap(), "{image}");
+        }
+        drop(volume);
+        fs::remove_file(top.join("d/moved")).unwrap();
+    }
+}
+
 /// The top is what the caller names, also by a link.
 #[test]
 fn what_a_link_that_is_named_leads_to_is_merged() {

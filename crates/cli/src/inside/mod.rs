@@ -31,7 +31,7 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
     let progress = Progress::new();
     // Thousands of files may have the same, and losses are not to drown in them.
     let told = RefCell::new(BTreeSet::new());
-    in_image(Transfer::new(volume, rules), volume.name()).on_event(move |event| match event {
+    Transfer::new(volume, rules).on_event(move |event| match event {
         TransferEvent::LeftOut { path, .. } => {
             progress::wipe();
             let path = path.display();
@@ -54,7 +54,7 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
     })
 }
 
-/// Of a volume in `image`, or in a part of it.
+/// Of a volume in `image`, or in a part of it, that was opened on a device which does not say so.
 pub fn in_image<'v>(transfer: Transfer<'v>, image: &Path) -> Transfer<'v> {
     let place = ImageFile::of(image);
     // Where nobody knows which part it is all of it counts.

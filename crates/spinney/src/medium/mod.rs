@@ -151,6 +151,13 @@ impl Medium {
         Ok(Medium::on(device, &self.path, lock))
     }
 
+    /// Where on this machine its bytes lie, as far down as is known.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let part = self.device.device();
+        let ground = Ground::of(&part.device().metadata().ok()?)?;
+        Some(Place::of(ground, part.part()))
+    }
+
     /// Why it takes no writes any more, if one failed.
     pub fn failure(&self) -> Option<&str> {
         self.device.failure()

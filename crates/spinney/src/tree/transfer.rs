@@ -77,7 +77,9 @@ pub struct Transfer<'v> {
 
 /// What it copies into the volume is in `into`; what goes out of it here.
 impl<'v> Transfer<'v> {
-    /// Copies nothing yet.
+    /// Copies nothing yet; and never the image or device of this machine that `volume` was opened from into
+    /// itself, nor, of a loop device, the file behind it: that is left out
+    /// ([`LeftOut`](TransferEvent::LeftOut)).
     pub fn new(volume: &'v Volume, rules: CopyRules) -> Transfer<'v> {
         Transfer {
             volume,
@@ -88,7 +90,7 @@ impl<'v> Transfer<'v> {
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
             made_inside: MadeInside::default(),
-            image: None,
+            image: volume.place(),
         }
     }
 
@@ -103,7 +105,8 @@ impl<'v> Transfer<'v> {
         Transfer { failed: Some(Box::new(failed)), ..self }
     }
 
-    /// Never copies `image`, in which the volume lies, into itself; nor, of a loop device, the file behind it.
+    /// Never copies `image`, in which the volume lies: for who opened it on a device of his own
+    /// ([`VolumeOptions::open_device`](crate::VolumeOptions::open_device)), so that nobody else knows where that is.
     pub fn in_image(self, image: &Path) -> Transfer<'v> {
         self.in_part(image, None)
     }
@@ -111,7 +114,8 @@ impl<'v> Transfer<'v> {
     /// The same of a volume in a `part` of `image`: another part, as a device, is copied as anything else.
     pub fn in_part(self, image: &Path, part: Option<Span>) -> Transfer<'v> {
         let ground = image.metadata().ok().and_then(|meta| Ground::of(&meta));
-        Transfer { image: ground.map(|ground| Place::of(ground, part)), ..self }
+        let image = ground.map(|ground| Place::of(ground, part));
+        Transfer { image: image.or(self.image), ..self }
     }
 
     /// Also a device over it, or below it, whose content would be copied.

@@ -99,9 +99,10 @@ impl FileDevice {
             take_old_error(&file, path);
         }
         let len = AtomicU64::new(end_of(&file)?);
-        // Now: once it is mounted the kernel may refuse to open a device for writing.
-        let direct = if read_only { Direct::none() } else { Direct::of(&file) };
-        let turns = (block && direct.is_past()).then(|| Turns::new(folio_at_most()));
+        // Now: once it is mounted the kernel may refuse to open a device for writing, and a server in its sandbox
+        // opens nothing any more.
+        let direct = Direct::of(&file, read_only);
+        let turns = (block && !read_only && direct.is_past()).then(|| Turns::new(folio_at_most()));
         let file = Arc::new(Held { file, locked: !read_only, turns });
         Ok(FileDevice { file, direct, path: path.to_owned(), len, read_only, block })
     }
@@ -128,7 +129,7 @@ impl FileDevice {
     pub fn with_file_len(&self) -> io::Result<FileDevice> {
         let file: &File = &self.file;
         let len = AtomicU64::new(end_of(file)?);
-        let direct = if self.read_only { Direct::none() } else { Direct::of(file) };
+        let direct = Direct::of(file, self.read_only);
         let (read_only, block) = (self.read_only, self.block);
         let path = self.path.clone();
         Ok(FileDevice { file: self.file.clone(), direct, path, len, read_only, block })
@@ -232,6 +233,15 @@ impl BlockDevice for FileDevice {
         self.file.read_exact_at(buf, offset)
     }
 
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.check_range(offset, buf.len() as u64)?;
+        if let Some(read) = self.direct.read_past(offset, buf) {
+            return read;
+        }
+        uncache(&self.file, offset, buf.len() as u64);
+        self.file.read_exact_at(buf, offset)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         self.check_range(offset, buf.len() as u64)?;
         let _turn = self.turn(Way::Through, offset, buf.len() as u64);
@@ -264,7 +274,7 @@ impl BlockDevice for FileDevice {
 
     /// Those of an image would be the host's file system's, which has taken the content.
     fn tells_late(&self) -> bool {
-        self.block && self.direct.is_past()
+        self.block && !self.read_only && self.direct.is_past()
     }
 
     fn start_writing(&self) -> io::Result<()> {

@@ -45,6 +45,12 @@ pub trait BlockDevice: Send + Sync {
     fn read_only(&self) -> bool;
     /// Fills `buf` wholly or fails (`UnexpectedEof` behind the end).
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+    /// As `read_at`, but what the medium has, whatever of it the machine has cached: what was written and is not
+    /// on its way yet goes to the medium first. Nothing is read ahead of it, so few and large reads are best.
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.uncache(offset, buf.len() as u64);
+        self.read_at(offset, buf)
+    }
     /// Writes `buf` wholly or fails.
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()>;
     /// Writes several buffers one behind the other, starting at `offset`.
@@ -98,6 +104,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         (**self).read_at(offset, buf)
+    }
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        (**self).read_medium(offset, buf)
     }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         (**self).write_at(offset, buf)

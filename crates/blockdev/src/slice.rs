@@ -110,6 +110,10 @@ impl<D: BlockDevice> BlockDevice for Slice<D> {
         self.device.read_at(self.place(offset, buf.len() as u64)?, buf)
     }
 
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_medium(self.place(offset, buf.len() as u64)?, buf)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         self.device.write_at(self.place(offset, buf.len() as u64)?, buf)
     }

@@ -67,6 +67,10 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
         self.device.read_at(offset, buf)
     }
 
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_medium(offset, buf)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         self.guard("write", |d| d.write_at(offset, buf))
     }

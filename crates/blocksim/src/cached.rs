@@ -73,6 +73,20 @@ impl BlockDevice for Cached {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.shown.read_at(offset, buf)
     }
+    /// As if what is dirty there had been written first.
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let dirty = self.dirty.lock();
+        self.medium.read_at(offset, buf)?;
+        let end = offset + buf.len() as u64;
+        for (at, bytes) in &*dirty {
+            let (from, to) = (offset.max(*at), end.min(at + bytes.len() as u64));
+            if from < to {
+                let part = &bytes[(from - at) as usize..(to - at) as usize];
+                buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
+            }
+        }
+        Ok(())
+    }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         let mut dirty = self.dirty.lock();
         self.shown.write_at(offset, buf)?;

@@ -65,6 +65,10 @@ impl<D: BlockDevice, H: RequestHook> BlockDevice for Hooked<D, H> {
         let request = Request::Read { offset, len: buf.len() };
         self.hook.ask(request, &mut || self.below.read_at(offset, buf))
     }
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let request = Request::Read { offset, len: buf.len() };
+        self.hook.ask(request, &mut || self.below.read_medium(offset, buf))
+    }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         let request = Request::Write { offset, pieces: &[buf] };
         self.hook.ask(request, &mut || self.below.write_at(offset, buf))

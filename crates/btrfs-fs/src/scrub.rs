@@ -18,7 +18,7 @@ use btrfs_disk::key::kind::{EXTENT_ITEM, METADATA_ITEM};
 use btrfs_disk::{Expect, Generation, Key, Logical, TreeId};
 use btrfs_tree::{behind_lost, get, scan};
 use btrfs_txn::{Core, Throttle, Urgency, View};
-use btrfs_volume::Scrubbed;
+use btrfs_volume::{Ahead, Scrubbed};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -206,13 +206,14 @@ impl Scrubber {
         }
         let mut pace = Pace::of(self);
         let mut place = Place::at(next);
+        let mut reader = Reader { repair: !read_only, ahead: Ahead::default() };
         let mut more = true;
         while more {
             if self.cancelled.load(Ordering::Acquire) {
                 return Ok(false);
             }
             let (mut done, before) = (Scrubbed::default(), place.key);
-            let ended = self.step(&mut place, !read_only, &mut pace, &mut done);
+            let ended = self.step(&mut place, &mut reader, &mut pace, &mut done);
             self.status.lock().done.add(&done);
             more = match ended {
                 Err(error) => self.pass_over(&mut place, before, error)?,
@@ -277,7 +278,7 @@ impl Scrubber {
     fn step(
         &self,
         place: &mut Place,
-        repair: bool,
+        reader: &mut Reader,
         pace: &mut Pace<'_>,
         done: &mut Scrubbed,
     ) -> Result<bool> {
@@ -288,7 +289,7 @@ impl Scrubber {
         let piece = if pace.limit == 0 { PIECE } else { pace.limit.min(PIECE) };
         let mut bytes = 0;
         loop {
-            let more = self.piece(place, repair, done, (&mut bytes, piece))?;
+            let more = self.piece(place, reader, done, (&mut bytes, piece))?;
             pace.keep(done);
             // Not amid an extent: where it goes on, that would be counted twice.
             let is_enough = bytes >= most || self.cancelled.load(Ordering::Acquire);
@@ -302,13 +303,14 @@ impl Scrubber {
     fn piece(
         &self,
         place: &mut Place,
-        repair: bool,
+        reader: &mut Reader,
         done: &mut Scrubbed,
         (bytes, most): (&mut u64, u64),
     ) -> Result<bool> {
         let view = self.core.view();
         let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
         let end = bytes.saturating_add(most);
+        reader.ahead.look_at(view.layers.roots.generation, most);
         for item in scan(view.store, &root.root, place.key..=Key::MAX) {
             let item = item.fs()?;
             let key = item.key();
@@ -325,7 +327,7 @@ impl Scrubber {
                 METADATA_ITEM => u64::from(self.core.geometry.node_size),
                 _ => key.offset,
             };
-            let read = self.extent(&view, (&key, len, within), item.data(), repair, done)?;
+            let read = self.extent(&view, (&key, len, within), item.data(), reader, done)?;
             *bytes += read;
             let to = within + read;
             place.seen = key.objectid.saturating_add(to);
@@ -345,11 +347,11 @@ impl Scrubber {
         view: &View<'_>,
         of: (&Key, u64, u64),
         data: &[u8],
-        repair: bool,
+        reader: &mut Reader,
         done: &mut Scrubbed,
     ) -> Result<u64> {
         let (key, len, within) = of;
-        match self.look_at(view, of, data, repair, done) {
+        match self.look_at(view, of, data, reader, done) {
             Err(error) if error.is_of_medium() => {
                 let from = key.objectid.saturating_add(within);
                 self.not_seen(from, key.objectid.saturating_add(len), &error);
@@ -364,15 +366,16 @@ impl Scrubber {
         view: &View<'_>,
         (key, len, within): (&Key, u64, u64),
         data: &[u8],
-        repair: bool,
+        reader: &mut Reader,
         done: &mut Scrubbed,
     ) -> Result<u64> {
         let extent = ExtentItem::parse(key.kind, data);
         let extent = extent.map_err(|corrupt| corrupt.key(*key)).fs()?;
         if extent.fields.flags & extent_flags::TREE_BLOCK == 0 {
-            return self.content(view, (Logical(key.objectid), len, within), repair, done);
+            return self.content(view, (Logical(key.objectid), len, within), reader, done);
         }
-        done.add(&self.core.volume.scrub_node(&node_at(key, &extent), repair).fs()?);
+        let (node, volume) = (node_at(key, &extent), &self.core.volume);
+        done.add(&volume.scrub_node(&node, reader.repair, &mut reader.ahead).fs()?);
         Ok(len)
     }
 
@@ -380,7 +383,7 @@ impl Scrubber {
         &self,
         view: &View<'_>,
         (extent, len, within): (Logical, u64, u64),
-        repair: bool,
+        reader: &mut Reader,
         done: &mut Scrubbed,
     ) -> Result<u64> {
         let (volume, sector) = (&self.core.volume, self.core.sector());
@@ -396,7 +399,10 @@ impl Scrubber {
         let mut known = vec![false; sectors];
         let (from, read) = (extent.offset(within), sectors as u64 * sector);
         match sums::stored(&self.core, &view.layers.roots, from, &mut sums, &mut known) {
-            Ok(()) => done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?),
+            Ok(()) => {
+                let (repair, ahead) = (reader.repair, &mut reader.ahead);
+                done.add(&volume.scrub_data(from, (&sums, &known), repair, ahead).fs()?);
+            }
             // Nothing to hold it against; what comes has its checksums elsewhere.
             Err(error) if error.is_of_medium() => {
                 self.not_seen(from.0, from.offset(read).0, &error);
@@ -449,6 +455,12 @@ impl Pace<'_> {
         let due = Duration::try_from_secs_f64(self.read as f64 / limit as f64);
         due.unwrap_or(Duration::MAX).checked_sub(self.since.elapsed()).filter(|d| !d.is_zero())
     }
+}
+
+/// How the copies are read, and whether bad ones are written anew.
+struct Reader {
+    repair: bool,
+    ahead: Ahead,
 }
 
 /// How far the walk through the extent tree has come.

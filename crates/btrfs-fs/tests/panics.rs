@@ -128,6 +128,9 @@ impl BlockDevice for Flushing {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
         self.0.read_at(offset, buf)
     }
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_medium(offset, buf)
+    }
     fn write_at(&self, offset: u64, buf: &[u8]) -> std::io::Result<()> {
         self.0.write_at(offset, buf)
     }

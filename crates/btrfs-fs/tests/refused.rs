@@ -61,6 +61,9 @@ impl BlockDevice for RefusingDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.below.read_at(offset, buf)
     }
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.below.read_medium(offset, buf)
+    }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         self.below.write_at(offset, buf)
     }

@@ -363,6 +363,9 @@ impl BlockDevice for FailsAfter {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.device.read_at(offset, buf)
     }
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_medium(offset, buf)
+    }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         let one_less = |left: u64| left.checked_sub(1);
         match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {

@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod chunk_map;
 mod counters;
 mod features;
@@ -22,6 +23,7 @@ mod superblock;
 mod volume;
 mod write;
 
+pub use ahead::Ahead;
 pub use chunk_map::ChunkInfo;
 pub use counters::VolumeCounters;
 pub use features::{ADDRESSES_END, COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED, sizes_agree};

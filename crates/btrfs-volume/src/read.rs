@@ -11,11 +11,21 @@ use crate::write::touches_superblock;
 use btrfs_disk::{
     Corrupt, DamageKind, Error, Expect, Logical, Node, Physical, Result, buffers, check,
 };
+use std::io;
 use tracing::warn;
 
 /// Bytes of nodes that are read at once: few enough to be in the processor's cache still when they are judged.
 /// Chosen, not measured.
 const TOGETHER: usize = 256 << 10;
+
+/// Where bytes are read from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// Wherever the machine has them.
+    Cache,
+    /// `BlockDevice::read_medium`.
+    Medium,
+}
 
 impl Volume {
     /// The verified node that `expect` promises.
@@ -24,10 +34,10 @@ impl Volume {
         let mapping = self.map(expect.logical, size as u64)?;
         let mut failure: Option<Error> = None;
         for (mirror, at) in mapping.copies().iter().enumerate() {
-            match self.node_copy(expect, *at) {
+            match self.node_copy(Source::Cache, expect, *at) {
                 Ok(node) => {
                     for bad in &mapping.copies()[..mirror] {
-                        self.repair_node(expect, *bad, *at);
+                        self.repair_node(Source::Cache, expect, (*bad, *at));
                     }
                     return Ok(node);
                 }
@@ -68,7 +78,7 @@ impl Volume {
     fn read_first_copy(&self, logical: Logical, buf: &mut [u8]) -> bool {
         let mapping = self.map(logical, buf.len() as u64);
         let first = mapping.ok().and_then(|mapping| mapping.copies().first().copied());
-        first.is_some_and(|at| self.read_physical(at, buf).is_ok())
+        first.is_some_and(|at| self.read_physical(Source::Cache, at, buf).is_ok())
     }
 
     /// File content at `logical`. With `sums`, one checksum a sector, every byte that is
@@ -97,17 +107,33 @@ impl Volume {
         let Some(at) = mapping.copies().get(mirror) else {
             return Err(Corrupt::new(format!("there is no copy {mirror}")).at(logical).into());
         };
-        self.read_physical(*at, buf)
+        self.read_physical(Source::Cache, *at, buf)
     }
 
-    pub(crate) fn read_physical(&self, at: Physical, buf: &mut [u8]) -> Result<()> {
-        add(&self.counters.reads, 1);
-        add(&self.counters.read_bytes, buf.len() as u64);
-        self.dev.read_at(at.0, buf).map_err(|source| {
+    pub(crate) fn read_physical(&self, from: Source, at: Physical, buf: &mut [u8]) -> Result<()> {
+        let len = buf.len();
+        let read = match from {
+            Source::Cache => {
+                self.count_read(len);
+                self.dev.read_at(at.0, buf)
+            }
+            Source::Medium => self.try_medium(at, buf),
+        };
+        read.map_err(|source| {
             add(&self.counters.read_errors, 1);
-            let what = format!("{}: read of {} bytes at {at}", self.dev.name(), buf.len());
-            Error::io(what, source)
+            Error::io(format!("{}: read of {len} bytes at {at}", self.dev.name()), source)
         })
+    }
+
+    /// What nobody needs may fail.
+    pub(crate) fn try_medium(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.count_read(buf.len());
+        self.dev.read_medium(at.0, buf)
+    }
+
+    fn count_read(&self, len: usize) {
+        add(&self.counters.reads, 1);
+        add(&self.counters.read_bytes, len as u64);
     }
 
     pub(crate) fn complain(&self, logical: Logical, physical: Physical, error: &Error) {
@@ -118,21 +144,27 @@ impl Volume {
         warn!(%device, logical = logical.0, physical = physical.0, %error, "bad copy");
     }
 
-    pub(crate) fn node_copy(&self, expect: &Expect, at: Physical) -> Result<Node> {
+    pub(crate) fn node_copy(&self, from: Source, expect: &Expect, at: Physical) -> Result<Node> {
         let mut bytes = buffers::zeroed(self.geometry.node_size as usize);
-        self.read_physical(at, &mut bytes)?;
+        self.read_physical(from, at, &mut bytes)?;
         Ok(check::node(bytes, &self.geometry, expect)?)
     }
 
-    pub(crate) fn repair_node(&self, expect: &Expect, bad: Physical, good: Physical) {
+    /// Who has found a copy bad looks again where he has looked before.
+    pub(crate) fn repair_node(
+        &self,
+        from: Source,
+        expect: &Expect,
+        (bad, good): (Physical, Physical),
+    ) {
         let _alone = self.repair.write();
         if !self.repairs() {
             return;
         }
-        if self.node_copy(expect, bad).is_ok() {
+        if self.node_copy(from, expect, bad).is_ok() {
             return;
         }
-        if let Ok(node) = self.node_copy(expect, good) {
+        if let Ok(node) = self.node_copy(from, expect, good) {
             self.rewrite(expect.logical, bad, node.bytes());
         }
     }
@@ -161,7 +193,7 @@ impl Volume {
         let Some(first) = mapping.copies().first() else {
             return Err(Corrupt::new("chunk without copies").at(logical).into());
         };
-        if self.read_physical(*first, buf).is_ok() {
+        if self.read_physical(Source::Cache, *first, buf).is_ok() {
             return Ok(());
         }
         let sector = self.geometry.sector_size as usize;
@@ -185,7 +217,7 @@ impl Volume {
         let Some(first) = mapping.copies().first() else {
             return Err(Corrupt::new("chunk without copies").at(logical).into());
         };
-        let whole = self.read_physical(*first, buf).is_ok();
+        let whole = self.read_physical(Source::Cache, *first, buf).is_ok();
         for (i, part) in buf.chunks_mut(sector).enumerate() {
             let sum = &sums[i * size..][..size];
             if whole && self.matches(part, sum) {
@@ -206,11 +238,12 @@ impl Volume {
     /// A sector as one copy has it; without a checksum it is good if it can be read.
     pub(crate) fn sector_copy(
         &self,
+        from: Source,
         at: Physical,
         buf: &mut [u8],
         sum: Option<&[u8]>,
     ) -> Result<()> {
-        self.read_physical(at, buf)?;
+        self.read_physical(from, at, buf)?;
         if sum.is_none_or(|sum| self.matches(buf, sum)) {
             return Ok(());
         }
@@ -227,12 +260,12 @@ impl Volume {
     ) -> Result<()> {
         let mut failure: Option<Error> = None;
         for (mirror, at) in copies.iter().enumerate() {
-            let error = match self.sector_copy(*at, buf, sum) {
+            let error = match self.sector_copy(Source::Cache, *at, buf, sum) {
                 Ok(()) => {
                     // Of less than a sector nothing is written.
                     let whole = buf.len() == self.geometry.sector_size as usize;
                     for bad in copies[..mirror].iter().filter(|_| whole) {
-                        self.repair_sector(logical, *bad, *at, sum);
+                        self.repair_sector(Source::Cache, logical, (*bad, *at), sum);
                     }
                     return Ok(());
                 }
@@ -250,11 +283,12 @@ impl Volume {
         Err(failure.unwrap_or_else(|| Error::corrupt("chunk without copies")))
     }
 
+    /// As `repair_node`.
     pub(crate) fn repair_sector(
         &self,
+        from: Source,
         logical: Logical,
-        bad: Physical,
-        good: Physical,
+        (bad, good): (Physical, Physical),
         sum: Option<&[u8]>,
     ) {
         let _alone = self.repair.write();
@@ -263,10 +297,10 @@ impl Volume {
         }
         // Who writes does so in both copies, and is held off: they are of one time.
         let mut buf = vec![0; self.geometry.sector_size as usize];
-        if self.sector_copy(bad, &mut buf, sum).is_ok() {
+        if self.sector_copy(from, bad, &mut buf, sum).is_ok() {
             return;
         }
-        if self.sector_copy(good, &mut buf, sum).is_ok() {
+        if self.sector_copy(from, good, &mut buf, sum).is_ok() {
             self.rewrite(logical, bad, &buf);
         }
     }

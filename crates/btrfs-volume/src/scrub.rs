@@ -1,5 +1,6 @@
 //! Reading every copy of what is stored, not the first good one: what is bad is counted, and
-//! written anew from a copy that is good.
+//! written anew from a copy that is good. It is the medium that is read (`BlockDevice::read_medium`), also for the
+//! looks behind a repair: what the machine has in its memory tells nothing of that.
 //!
 //! Errors are counted as `btrfs scrub` counts them: by sector and copy, those of a node for each
 //! sector that it has.
@@ -8,9 +9,13 @@
 //! names is freed meanwhile.
 
 use crate::Volume;
+use crate::ahead::Ahead;
 use crate::counters::add;
+use crate::read::Source::Medium;
 use crate::superblock::{self, super_copies};
-use btrfs_disk::{Corrupt, DamageKind, Error, Expect, Logical, Physical, Result};
+use btrfs_disk::{
+    Corrupt, DamageKind, Error, Expect, Logical, Node, Physical, Result, buffers, check,
+};
 
 /// Sectors that are read at once.
 /// Chosen, not measured.
@@ -90,17 +95,17 @@ enum SectorState {
 impl Volume {
     /// Reads all copies of the node that `expect` promises; with `repair` bad ones are written
     /// anew. An error is of the address alone.
-    pub fn scrub_node(&self, expect: &Expect, repair: bool) -> Result<Scrubbed> {
+    pub fn scrub_node(&self, expect: &Expect, repair: bool, ahead: &mut Ahead) -> Result<Scrubbed> {
         let size = u64::from(self.geometry.node_size);
         let sectors = (size / u64::from(self.geometry.sector_size)).max(1);
         let mapping = self.map(expect.logical, size)?;
         let mut done = Scrubbed::default();
         let mut bad = Vec::new();
         let mut good = None;
-        for at in mapping.copies() {
+        for (copy, at) in mapping.copies().iter().enumerate() {
             done.tree_extents_scrubbed += 1;
             done.tree_bytes_scrubbed += size;
-            match self.node_copy(expect, *at) {
+            match self.node_ahead(expect, (copy, *at), ahead) {
                 Ok(_) => good = good.or(Some(*at)),
                 Err(error) => {
                     match &error {
@@ -115,12 +120,22 @@ impl Volume {
         }
         for at in bad {
             let mend = |good| {
-                self.repair_node(expect, at, good);
-                self.node_copy(expect, at).is_ok()
+                self.repair_node(Medium, expect, (at, good));
+                self.node_copy(Medium, expect, at).is_ok()
             };
             done.ended(good.is_some_and(|good| !repair || mend(good)), sectors);
         }
         Ok(done)
+    }
+
+    fn node_ahead(
+        &self,
+        expect: &Expect,
+        of: (usize, Physical),
+        ahead: &mut Ahead,
+    ) -> Result<Node> {
+        let bytes = ahead.read(self, of, self.geometry.node_size as usize)?;
+        Ok(check::node(buffers::of(bytes), &self.geometry, expect)?)
     }
 
     /// Reads all copies of `known.len()` sectors of content from `logical` on, which lie in one
@@ -130,6 +145,7 @@ impl Volume {
         logical: Logical,
         (sums, known): (&[u8], &[bool]),
         repair: bool,
+        ahead: &mut Ahead,
     ) -> Result<Scrubbed> {
         let sector = u64::from(self.geometry.sector_size);
         let mut done = Scrubbed::default();
@@ -139,7 +155,7 @@ impl Volume {
             let sums = sums.get(first * size..(first + known.len()) * size);
             let Some(sums) = sums else { return Err(Corrupt::new("checksums are missing").into()) };
             let at = logical.offset(first as u64 * sector);
-            done.add(&self.scrub_batch(at, (sums, known), repair)?);
+            done.add(&self.scrub_batch(at, (sums, known), repair, ahead)?);
         }
         Ok(done)
     }
@@ -149,16 +165,16 @@ impl Volume {
         logical: Logical,
         (sums, known): (&[u8], &[bool]),
         repair: bool,
+        ahead: &mut Ahead,
     ) -> Result<Scrubbed> {
         let (size, sector) = (self.geometry.csum.size(), self.geometry.sector_size as usize);
         let mapping = self.map(logical, (known.len() * sector) as u64)?;
-        let mut buf = vec![0; known.len() * sector];
         let mut done = Scrubbed::default();
         let mut fates = Vec::new();
-        for at in mapping.copies() {
-            done.data_bytes_scrubbed += buf.len() as u64;
+        for (copy, at) in mapping.copies().iter().enumerate() {
+            done.data_bytes_scrubbed += (known.len() * sector) as u64;
             done.no_csum += known.iter().filter(|known| !**known).count() as u64;
-            fates.push(self.fates(*at, &mut buf, (sums, known)));
+            fates.push(self.fates((copy, *at), (sums, known), ahead));
         }
         for i in 0..known.len() {
             let at = |copy: usize| Physical(mapping.copies()[copy].0 + (i * sector) as u64);
@@ -198,32 +214,35 @@ impl Volume {
         (bad, good): (Physical, Physical),
         sum: Option<&[u8]>,
     ) -> bool {
-        self.repair_sector(logical, bad, good, sum);
+        self.repair_sector(Medium, logical, (bad, good), sum);
         let mut buf = vec![0; self.geometry.sector_size as usize];
-        self.sector_copy(bad, &mut buf, sum).is_ok()
+        self.sector_copy(Medium, bad, &mut buf, sum).is_ok()
     }
 
     /// What each sector of one copy is.
     fn fates(
         &self,
-        at: Physical,
-        buf: &mut [u8],
+        (copy, at): (usize, Physical),
         (sums, known): (&[u8], &[bool]),
+        ahead: &mut Ahead,
     ) -> Vec<SectorState> {
         let (size, sector) = (self.geometry.csum.size(), self.geometry.sector_size as usize);
-        let whole = self.read_physical(at, buf).is_ok();
-        let parts = buf.chunks_mut(sector).zip(sums.chunks(size)).zip(known).enumerate();
-        parts
-            .map(|(i, ((part, sum), known))| {
+        let whole = ahead.read(self, (copy, at), known.len() * sector).ok();
+        let mut apart = vec![0; sector];
+        let sectors = sums.chunks(size).zip(known).enumerate();
+        sectors
+            .map(|(i, (sum, known))| {
                 let at = Physical(at.0 + (i * sector) as u64);
-                if !whole && self.read_physical(at, part).is_err() {
-                    SectorState::Unread
-                } else if *known && !self.matches(part, sum) {
+                let part = match whole {
+                    Some(bytes) => &bytes[i * sector..][..sector],
+                    None if self.read_physical(Medium, at, &mut apart).is_ok() => &apart,
+                    None => return SectorState::Unread,
+                };
+                if *known && !self.matches(part, sum) {
                     add(&self.counters.corruption_errors, 1);
-                    SectorState::Wrong
-                } else {
-                    SectorState::Good
+                    return SectorState::Wrong;
                 }
+                SectorState::Good
             })
             .collect()
     }
@@ -233,7 +252,7 @@ impl Volume {
     pub fn scrub_superblocks(&self, repair: bool) -> Result<Scrubbed> {
         let mut known = self.commit.lock();
         let superblock = self.written.read().clone();
-        let is_bad = |at: &u64| !superblock::is_valid(&*self.dev, *at, &superblock);
+        let is_bad = |at: &u64| !superblock::is_on_medium(&*self.dev, *at, &superblock);
         let copies = super_copies(superblock.fields.dev_item.total_bytes);
         let bad: Vec<u64> = copies.filter(is_bad).collect();
         let done = Scrubbed { super_errors: bad.len() as u64, ..Scrubbed::default() };

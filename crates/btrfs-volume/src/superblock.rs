@@ -209,8 +209,19 @@ fn left_over(dev: &dyn BlockDevice, copy: &Superblock, at: u64) {
 }
 
 /// Whether the copy at `at` is one of `current`, of the same commit.
-pub(crate) fn is_valid(dev: &dyn BlockDevice, at: u64, current: &Superblock) -> bool {
-    match read_copy(dev, at) {
+fn is_valid(dev: &dyn BlockDevice, at: u64, current: &Superblock) -> bool {
+    is_of(read_copy(dev, at), current)
+}
+
+/// The same of what the medium has.
+pub(crate) fn is_on_medium(dev: &dyn BlockDevice, at: u64, current: &Superblock) -> bool {
+    let mut bytes = [0; SUPER_SIZE];
+    let read = dev.read_medium(at, &mut bytes);
+    is_of(judged(dev, at, read.map(|()| &bytes)), current)
+}
+
+fn is_of(found: Result<Found>, current: &Superblock) -> bool {
+    match found {
         Ok(Found::Valid(copy)) => {
             copy.fields.fsid == current.fields.fsid && copy.generation() == current.generation()
         }
@@ -220,14 +231,26 @@ pub(crate) fn is_valid(dev: &dyn BlockDevice, at: u64, current: &Superblock) -> 
 
 fn read_copy(dev: &dyn BlockDevice, at: u64) -> Result<Found> {
     let mut bytes = [0; SUPER_SIZE];
-    if let Err(source) = dev.read_at(at, &mut bytes) {
-        let context = format!("{}: superblock copy at {at}", dev.name());
-        return Ok(Found::Damaged(Error::io(context, source)));
-    }
+    let read = dev.read_at(at, &mut bytes);
+    judged(dev, at, read.map(|()| &bytes))
+}
+
+fn judged(
+    dev: &dyn BlockDevice,
+    at: u64,
+    read: std::io::Result<&[u8; SUPER_SIZE]>,
+) -> Result<Found> {
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(source) => {
+            let context = format!("{}: superblock copy at {at}", dev.name());
+            return Ok(Found::Damaged(Error::io(context, source)));
+        }
+    };
     if bytes[64..72] != MAGIC.to_le_bytes() {
         return Ok(Found::NoMagic);
     }
-    Ok(match Superblock::parse(&bytes, at) {
+    Ok(match Superblock::parse(bytes, at) {
         Ok(superblock) => Found::Valid(Box::new(superblock)),
         Err(error) => Found::Damaged(error),
     })

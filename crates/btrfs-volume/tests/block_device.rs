@@ -4,10 +4,15 @@ mod common;
 
 use blockdev::{BlockDevice, FileDevice, Sticky};
 use blocksim::{GoOn, Hooked, Request, RequestHook};
-use common::{MIB, Scratch, write_bytes};
+use btrfs_disk::ids::block_group;
+use btrfs_disk::{Expect, Logical, TreeId};
+use btrfs_volume::{Ahead, OpenOptions, Scrubbed, Volume};
+use common::{MIB, Scratch, flip, read_bytes, write_bytes};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use testkit::oracle::{LoopDevice, capabilities};
@@ -126,5 +131,124 @@ fn who_opens_a_device_after_a_failed_flush_reads_what_the_medium_has() {
         drop(device);
         other.read_exact_at(&mut found, at).expect("read");
         assert!(found == [number; 4096], "round {number}: {}", found[0]);
+    }
+}
+
+const SPARE: u64 = 64 * MIB;
+
+fn opened(device: &Path, read_only: bool) -> Volume {
+    let device = FileDevice::open(device, read_only, false).expect("open");
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
+    Volume::open(Arc::new(device), options).expect("a volume")
+}
+
+/// Content and its checksums, and a node; both in two copies.
+struct Stored {
+    at: Logical,
+    sums: Vec<u8>,
+    node: Expect,
+}
+
+impl Stored {
+    const LEN: u64 = 64 << 10;
+
+    fn on(volume: &Volume) -> Stored {
+        let is_data = |flags: u64| flags & block_group::DATA != 0;
+        let chunks = volume.chunks();
+        let chunk = chunks.iter().find(|c| is_data(c.flags)).expect("a chunk of content");
+        let at = chunk.logical.offset(MIB);
+        let content: Vec<u8> = (0..Self::LEN).map(|i| (i / 5 % 251) as u8).collect();
+        volume.write(at, &[&content]).expect("write");
+        volume.flush().expect("flush");
+        let geometry = volume.geometry();
+        let sum = |sector: &[u8]| geometry.csum.digest(sector)[..geometry.csum.size()].to_vec();
+        let sums = content.chunks(4096).flat_map(sum).collect();
+        let sb = volume.superblock();
+        let node = Expect {
+            logical: sb.fields.root,
+            level: sb.fields.root_level,
+            generation: Some(sb.generation()),
+            owner: Some(TreeId::ROOT),
+            first_key: None,
+        };
+        Stored { at, sums, node }
+    }
+
+    /// One byte of each, in the first copies, and of a spare superblock.
+    fn places(&self, volume: &Volume) -> [u64; 3] {
+        let place = |at: Logical| {
+            let chunk = volume.chunk(at).expect("it is there");
+            assert_eq!(chunk.stripes.len(), 2);
+            chunk.stripes[0].1.0 + at.0 - chunk.logical.0
+        };
+        [place(self.at) + 8192 + 7, place(self.node.logical) + 300, SPARE + 300]
+    }
+
+    fn scrub(&self, volume: &Volume, repair: bool) -> Scrubbed {
+        let (mut ahead, known) = (Ahead::default(), [true; Self::LEN as usize / 4096]);
+        let mut done = volume.scrub_superblocks(repair).expect("a scrub");
+        done.add(&volume.scrub_node(&self.node, repair, &mut ahead).expect("a scrub"));
+        let content = volume.scrub_data(self.at, (&self.sums, &known), repair, &mut ahead);
+        done.add(&content.expect("a scrub"));
+        done
+    }
+}
+
+fn found(done: &Scrubbed) -> [u64; 5] {
+    let node = done.verify_errors / 4;
+    [done.super_errors, node, done.csum_errors, done.corrected_errors, done.uncorrectable_errors]
+}
+
+/// All of it is in the kernel's cache, and right there.
+#[test]
+fn a_scrub_finds_and_mends_what_is_bad_below_the_cache_of_the_machine() {
+    let machine = capabilities();
+    require!(machine.root && machine.loop_devices && common::have_mkfs(), "needs loop devices");
+    let scratch = Scratch::new();
+    let image = scratch.mkfs("image", 256 * MIB, &["-d", "dup", "-m", "dup"]);
+    let below = LoopDevice::attach(&image, false).expect("a loop device");
+    let volume = opened(below.path(), false);
+    let stored = Stored::on(&volume);
+    assert_eq!(found(&stored.scrub(&volume, true)), [0; 5]);
+    let other = File::open(below.path()).expect("open");
+    let places = stored.places(&volume);
+    let good: Vec<_> = places.map(|at| (at, read_bytes(&image, at, 1))).into();
+    let cached = |at: u64| {
+        let mut byte = vec![0];
+        other.read_exact_at(&mut byte, at).expect("read");
+        byte
+    };
+    for (at, byte) in &good {
+        assert_eq!(cached(*at), *byte);
+        flip(&image, *at);
+        assert_eq!(cached(*at), *byte, "the machine knows nothing of it");
+    }
+    let reader = opened(below.path(), true);
+    assert_eq!(found(&stored.scrub(&reader, false)), [1, 1, 1, 5, 0], "opened read-only");
+    assert_eq!(found(&stored.scrub(&volume, false)), [1, 1, 1, 5, 0], "without mending");
+    assert_eq!(found(&stored.scrub(&volume, true)), [1, 1, 1, 5, 0]);
+    assert_eq!(found(&stored.scrub(&volume, true)), [0; 5]);
+    drop(volume);
+    for (at, byte) in good {
+        assert_eq!(read_bytes(&image, at, 1), byte, "at {at}");
+    }
+}
+
+/// What a mount writes through the cache at that moment is seen, whether it is on the medium or not.
+#[test]
+fn what_is_still_to_be_written_is_read_from_the_medium_as_well() {
+    let machine = capabilities();
+    require!(machine.root && machine.loop_devices, "needs root and loop devices");
+    let scratch = Scratch::new();
+    let image = scratch.file("image", 16 * MIB);
+    let below = LoopDevice::attach(&image, false).expect("a loop device");
+    let device = FileDevice::open(below.path(), false, false).expect("open");
+    let mut found = vec![0; 3 << 20];
+    device.read_at(0, &mut found).expect("read");
+    for round in 1..50 {
+        device.write_at(16 << 10, &[round; 16 << 10]).expect("write");
+        device.read_medium(0, &mut found).expect("read");
+        assert!(found[16 << 10..32 << 10].iter().all(|byte| *byte == round), "round {round}");
+        device.flush().expect("it disturbs no flush");
     }
 }

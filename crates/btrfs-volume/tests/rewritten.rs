@@ -5,7 +5,7 @@ mod common;
 use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_disk::Logical;
 use btrfs_disk::ids::block_group;
-use btrfs_volume::{OpenOptions, Volume};
+use btrfs_volume::{Ahead, OpenOptions, Volume};
 use common::*;
 use std::io;
 use std::path::PathBuf;
@@ -72,7 +72,9 @@ fn a_scrub_writes_what_could_not_be_read_from_the_other_copy() {
     let World { _scratch, path, dev, volume, at, copies, content } = world();
     let lose = |places: &[u64]| *dev.hook.0.lock().expect("lock") = places.to_vec();
     let scrub = |repair| {
-        let done = volume.scrub_data(at, (&[0; 32], &[false; 8]), repair).expect("a scrub");
+        let done = volume
+            .scrub_data(at, (&[0; 32], &[false; 8]), repair, &mut Ahead::default())
+            .expect("a scrub");
         (done.read_errors, done.corrected_errors, done.uncorrectable_errors)
     };
     lose(&[copies[0] + 3 * SECTOR]);

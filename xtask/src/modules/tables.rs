@@ -30,7 +30,8 @@ pub(super) const VOLUME: Table = &[
     ("older", &["superblock", "chunk_map", "load", "volume"]),
     ("write", &["counters", "superblock", "volume"]),
     ("read", &["counters", "volume", "write"]),
-    ("scrub", &["counters", "superblock", "volume"]),
+    ("ahead", &["volume", "read"]),
+    ("scrub", &["counters", "superblock", "volume", "read", "ahead"]),
 ];
 
 pub(super) const TREE: Table = &[

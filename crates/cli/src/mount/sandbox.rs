@@ -194,6 +194,7 @@ const CALLS: [&[c_long]; 6] = [
         libc::SYS_fsync,
         libc::SYS_fdatasync,
         libc::SYS_sync_file_range,
+        libc::SYS_fadvise64,
         libc::SYS_fallocate,
         libc::SYS_flock,
         libc::SYS_ppoll,

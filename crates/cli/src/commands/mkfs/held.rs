@@ -61,6 +61,18 @@ impl Held {
         self.next(offset).is_none_or(|copy| copy >= offset + len as u64)
     }
 
+    /// Puts what is held back of the superblocks over what the device has.
+    fn show_held(&self, offset: u64, buf: &mut [u8]) {
+        let end = offset + buf.len() as u64;
+        for (copy, bytes) in &*self.copies() {
+            let (from, to) = (offset.max(*copy), end.min(copy + bytes.len() as u64));
+            if from < to {
+                let part = &bytes[(from - copy) as usize..(to - copy) as usize];
+                buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
+            }
+        }
+    }
+
     fn there(&self, copy: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; SUPER_SIZE];
         self.device.read_at(copy, &mut bytes)?;
@@ -87,14 +99,13 @@ impl BlockDevice for Held {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.device.read_at(offset, buf)?;
-        let end = offset + buf.len() as u64;
-        for (copy, bytes) in &*self.copies() {
-            let (from, to) = (offset.max(*copy), end.min(copy + bytes.len() as u64));
-            if from < to {
-                let part = &bytes[(from - copy) as usize..(to - copy) as usize];
-                buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
-            }
-        }
+        self.show_held(offset, buf);
+        Ok(())
+    }
+
+    fn read_medium(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_medium(offset, buf)?;
+        self.show_held(offset, buf);
         Ok(())
     }
 

@@ -86,7 +86,7 @@ impl BtrfsFs {
 
     /// Takes the name of a subvolume away at once, with all that is in it; its space comes back in
     /// the background ([`BtrfsFs::sync_deleted`]). Durable with the next commit (`sync`). Who has
-    /// something open in it hears ESTALE. A read-only subvolume can be deleted, too.
+    /// something open in it hears ESTALE. A read-only subvolume can be deleted by privileged callers alone (EROFS).
     ///
     /// ENOENT; EINVAL: no subvolume's root directory; ENOTEMPTY: subvolumes lie in it; EPERM: it is
     /// the default subvolume, or a stream is made of it ([`BtrfsFs::hold_for_send`]), or the caller is not

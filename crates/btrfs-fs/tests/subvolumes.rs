@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use testkit::compare::{NodeView, TreeSnapshot};
 use testkit::oracle;
-use vfs::{Errno, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, XattrMode};
+use vfs::{FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, XattrMode};
 
 /// Each commit is judged by our own check.
 fn open(image: &Image) -> BtrfsFs {
@@ -332,42 +332,6 @@ fn a_mount_begins_where_the_subvolume_hangs() {
     }
     let fs = begin("/a//./n/").expect("there it hangs");
     assert_eq!(fs.subvolume_of(fs.root()).expect("a subvolume").0, nested);
-}
-
-#[test]
-fn who_may_is_the_kernels_rule() {
-    let image = Image::new(256 << 20, &[]);
-    let fs = open(&image);
-    let user = Caller { uid: 1000, gid: 1000, umask: 0o022, ..Caller::default() };
-    let root = fs.root();
-    assert_eq!(errno(fs.create_subvolume(&user, root, b"no")), libc::EACCES);
-    let home = fs.mkdir(&vfs::Context { uid: 1000, gid: 1000, ..CX }, root, b"home", 0o755);
-    let home = home.expect("mkdir").attr.ino;
-    let (_, own) = fs.create_subvolume(&user, home, b"own").expect("create");
-    assert_eq!((own.attr.uid, own.attr.perm), (1000, 0o755));
-    fs.snapshot(&user, own.attr.ino, home, b"s", true).expect("snapshot");
-    assert_eq!(errno(fs.snapshot(&user, root, home, b"t", true)), libc::EPERM);
-    let name = |name| Delete::Name(home, name);
-    assert_eq!(errno(fs.delete_subvolume(&user, name(b"own"))), libc::EPERM);
-    assert_eq!(errno(fs.delete_subvolume(&Caller::root(), name(b"gone"))), libc::ENOENT);
-    let (id, _) = fs.subvolume_of(own.attr.ino).expect("a subvolume");
-    assert_eq!(errno(fs.set_default_subvolume(&user, id)), libc::EPERM);
-    fs.set_default_subvolume(&Caller::root(), id).expect("set the default");
-    assert_eq!(errno(fs.delete_subvolume(&Caller::root(), name(b"own"))), libc::EPERM);
-    fs.set_default_subvolume(&Caller::root(), SubvolId::TOP_LEVEL).expect("set it back");
-    fs.set_read_only(&user, id, true).expect("read-only");
-    let made = fs.mkdir(&CX, own.attr.ino, b"d", 0o755);
-    assert_eq!(errno(made), FsError::Posix(Errno::EROFS).errno());
-    fs.set_read_only(&user, id, false).expect("writable");
-    fs.mkdir(&CX, own.attr.ino, b"d", 0o755).expect("mkdir");
-    fs.destroy().expect("close");
-    drop(fs);
-    let allowed = Options { user_subvol_rm_allowed: true, background: false, ..Options::default() };
-    let fs = image.open_with(allowed);
-    let home = at(&fs, "home");
-    fs.delete_subvolume(&user, Delete::Name(home, b"own")).expect("an owner may");
-    sweep(&fs);
-    close_and_judge(&image, fs);
 }
 
 #[test]

@@ -193,8 +193,15 @@ mod tests {
     /// is stored with 1001.
     fn asked(map: Map, number: u32) -> [u32; 3] {
         let owners = Owners { users: map, groups: map };
-        let mut who =
-            vfs::Who { uid: number, gid: number, groups: vec![number], umask: 0o022, admin: false };
+        let mut who = vfs::Who {
+            uid: number,
+            gid: number,
+            groups: vec![number],
+            umask: 0o022,
+            admin: false,
+            unknown: false,
+            exempt: Default::default(),
+        };
         let of_1001 = Attr {
             ino: vfs::Ino(1),
             kind: vfs::FileKind::File,

@@ -197,6 +197,6 @@ impl Volume {
 
     fn caller(&self) -> Caller {
         let cx = self.context();
-        Caller { uid: cx.uid, gid: cx.gid, groups: Vec::new(), umask: cx.umask, privileged: true }
+        Caller { uid: cx.uid, gid: cx.gid, umask: cx.umask, ..Caller::root() }
     }
 }

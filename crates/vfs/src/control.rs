@@ -11,6 +11,22 @@ use std::time::Duration;
 /// the directory belongs to.
 pub const NOBODY: u32 = u32::MAX;
 
+/// Which of the rules about files do not hold for who asks, as by the kernel's capabilities.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Exempt {
+    /// All permission bits: `CAP_DAC_OVERRIDE`.
+    pub bits: bool,
+    /// Those that are for reading and searching: `CAP_DAC_READ_SEARCH`.
+    pub reading: bool,
+    /// What only owners may: `CAP_FOWNER`.
+    pub owners: bool,
+}
+
+impl Exempt {
+    /// As root is.
+    pub const ALL: Exempt = Exempt { bits: true, reading: true, owners: true };
+}
+
 /// Who asks, at the time of the question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Who {
@@ -18,8 +34,13 @@ pub struct Who {
     pub uid: u32,
     /// See `uid`.
     pub gid: u32,
+    /// Nobody can tell which of the volume's numbers are his, if any are: he is to get no more than all have, and
+    /// what he makes could be nobody's.
+    pub unknown: bool,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// Which rules do not hold for him.
+    pub exempt: Exempt,
     /// Permission bits that what he makes does not get.
     pub umask: u16,
     /// Administers the machine, or has mounted this himself.

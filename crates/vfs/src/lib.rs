@@ -16,7 +16,7 @@ pub mod mode;
 pub mod posix_acl;
 
 pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
-pub use control::{Asker, Control, Controlled, NOBODY, Who};
+pub use control::{Asker, Control, Controlled, Exempt, NOBODY, Who};
 pub use error::{Damage, DamageKind, Errno, FsError, Result};
 pub use file_system::{
     Context, Durable, FallocateMode, FileSystem, Observer, RenameMode, SeekWhence, Stat,

@@ -1,7 +1,9 @@
 //! Defragmentation of a file, through a mount: for who has the file.
 
-use super::wire;
+use super::{caller, wire};
 use crate::fs::BtrfsFs;
+use crate::ops::subvolume::may_write;
+use crate::subvol::Caller;
 use crate::{Defragment, Method};
 use btrfs_disk::compress::levels;
 use btrfs_disk::items::Compression;
@@ -39,15 +41,9 @@ pub(super) fn control(
 }
 
 fn run(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, wish: &Defragment) -> Result<Controlled> {
-    let who = asker.who()?;
     let attr = fs.getattr(ino)?;
-    if !who.admin && attr.uid != who.uid {
-        return Err(Errno::EPERM.into());
-    }
     let is_dir = attr.kind == FileKind::Dir;
-    if is_dir && !who.admin {
-        return Err(Errno::EPERM.into());
-    }
+    may_defragment(fs, &caller(asker)?, ino, is_dir)?;
     if !is_dir && attr.size > 0 && wish.start >= attr.size {
         return Err(Errno::EINVAL.into());
     }
@@ -57,6 +53,18 @@ fn run(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, wish: &Defragment) -> Result<C
         done => drop(done?),
     }
     Ok(Controlled::default())
+}
+
+/// As in the kernel: who may write the file; of a directory administrators.
+fn may_defragment(fs: &BtrfsFs, caller: &Caller, ino: Ino, is_dir: bool) -> Result<()> {
+    if caller.privileged {
+        return Ok(());
+    }
+    let engine = fs.open()?;
+    let inode = engine.inodes.get(ino)?;
+    engine.subvol_writable(inode.id.tree)?;
+    let may = may_write(engine, caller, inode.id, &*inode.read()?);
+    if may.is_ok() && !is_dir { Ok(()) } else { Err(Errno::EPERM.into()) }
 }
 
 fn read(input: &[u8]) -> Result<Defragment> {

@@ -96,8 +96,8 @@ fn some<T>(part: Option<T>) -> Result<T> {
 
 fn caller(asker: &dyn Asker) -> Result<Caller> {
     let who = asker.who()?;
-    let (uid, gid, groups, umask) = (who.uid, who.gid, who.groups, who.umask);
-    Ok(Caller { uid, gid, groups, umask, privileged: who.admin })
+    let vfs::Who { uid, gid, unknown, groups, exempt, umask, admin } = who;
+    Ok(Caller { uid, gid, unknown, groups, umask, privileged: admin, exempt })
 }
 
 fn administrator(asker: &dyn Asker) -> Result<()> {

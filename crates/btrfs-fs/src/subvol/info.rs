@@ -1,7 +1,7 @@
 //! What programs see of subvolumes, and who asks for changes of them.
 
 use crate::qgroup::QgroupId;
-use vfs::Ino;
+use vfs::{Exempt, Ino, NOBODY};
 
 /// A subvolume's number: that of its tree. 5 is the top level.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -19,18 +19,31 @@ pub struct Caller {
     pub uid: u32,
     /// See `uid`.
     pub gid: u32,
+    /// As of [`vfs::Who`].
+    pub unknown: bool,
     /// Supplementary groups.
     pub groups: Vec<u32>,
     /// Mode bits that a new subvolume's directory does not get.
     pub umask: u16,
-    /// May do everything, as `CAP_SYS_ADMIN` (and `CAP_DAC_OVERRIDE`) may.
+    /// May do what is for administrators, as `CAP_SYS_ADMIN` may. Of files that says nothing.
     pub privileged: bool,
+    /// Which rules about files do not hold for him.
+    pub exempt: Exempt,
 }
 
 impl Caller {
     /// The user root; also for programs that own the image.
     pub fn root() -> Caller {
-        Caller { umask: 0o022, privileged: true, ..Caller::default() }
+        Caller { umask: 0o022, privileged: true, exempt: Exempt::ALL, ..Caller::default() }
+    }
+
+    /// What is stored as nobody's is nobody's.
+    pub(crate) fn is(&self, uid: u32) -> bool {
+        uid != NOBODY && uid == self.uid
+    }
+
+    pub(crate) fn is_in(&self, gid: u32) -> bool {
+        gid != NOBODY && (gid == self.gid || self.groups.contains(&gid))
     }
 }
 

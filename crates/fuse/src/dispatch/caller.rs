@@ -16,8 +16,10 @@
 use super::request::Request;
 use crate::abi::record::InHeader;
 use crate::callers::{Callers, Credentials};
-use vfs::{Attr, SetAttr, Who};
+use vfs::{Attr, Exempt, NOBODY, SetAttr, Who};
 
+const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
 const CAP_FOWNER: u64 = 1 << 3;
 const CAP_FSETID: u64 = 1 << 4;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -82,23 +84,39 @@ pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>, command: u3
 /// Who the caller is, to somebody who decides himself. The ordinary user who mounted what is
 /// served (`server`) may do with it what he likes, as he may with what is below it; of root the
 /// capability decides.
-pub(super) fn who(callers: &dyn Callers, request: &Request<'_>, command: u32, server: u32) -> Who {
-    let header = &request.header;
+pub(super) fn who(callers: &dyn Callers, header: &InHeader, command: u32, server: u32) -> Who {
     match look_in_ioctl(callers, header, command) {
-        Some(seen) => Who {
-            uid: seen.user,
-            gid: seen.group,
-            admin: server != 0 && seen.user == server || has(&seen, CAP_SYS_ADMIN, header),
-            groups: seen.groups,
-            umask: seen.umask,
-        },
-        None => Who {
-            uid: header.uid,
-            gid: header.gid,
-            groups: Vec::new(),
-            umask: 0o077,
-            admin: header.uid == 0,
-        },
+        Some(seen) => {
+            let mounted = server != 0 && seen.user == server;
+            let may = |capability| mounted || has(&seen, capability, header);
+            Who {
+                uid: seen.user,
+                gid: seen.group,
+                unknown: seen.user == NOBODY,
+                exempt: Exempt {
+                    bits: may(CAP_DAC_OVERRIDE),
+                    reading: may(CAP_DAC_READ_SEARCH),
+                    owners: may(CAP_FOWNER),
+                },
+                admin: may(CAP_SYS_ADMIN),
+                groups: seen.groups,
+                umask: seen.umask,
+            }
+        }
+        None => of_the_request(header),
+    }
+}
+
+fn of_the_request(header: &InHeader) -> Who {
+    let admin = header.uid == 0;
+    Who {
+        uid: header.uid,
+        gid: header.gid,
+        unknown: header.uid == NOBODY,
+        exempt: if admin { Exempt::ALL } else { Exempt::default() },
+        groups: Vec::new(),
+        umask: 0o077,
+        admin,
     }
 }
 
@@ -148,6 +166,45 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who is not seen is not known where the request does not say him; and each capability is for what it is.
+    #[test]
+    fn who_asks_has_what_is_seen_of_him() {
+        #[derive(Debug)]
+        struct Seen(Option<Credentials>);
+        impl Callers for Seen {
+            fn credentials(&self, _: u32) -> Option<Credentials> {
+                self.0.clone()
+            }
+            fn is_in_ioctl(&self, _: u32, command: u32) -> Option<bool> {
+                Some(command == 7)
+            }
+            fn shutdown_mode(&self, _: u32, _: u64) -> Option<u32> {
+                None
+            }
+        }
+        let asks = |seen, uid, command| {
+            let header = InHeader { uid, gid: uid, pid: 5, ..InHeader::default() };
+            who(&Seen(seen), &header, command, 1000)
+        };
+        assert!(asks(None, NOBODY, 7).unknown && !asks(None, NOBODY, 7).admin);
+        assert!(!asks(None, 5, 7).unknown && asks(None, 0, 7).exempt == Exempt::ALL);
+        let of = |user, capabilities| {
+            Some(Credentials { user, capabilities, ours: Some(true), ..Credentials::default() })
+        };
+        let gone = asks(of(0, u64::MAX), NOBODY, 8);
+        assert!(gone.unknown && !gone.admin && gone.exempt == Exempt::default());
+        let exempt = |capability| {
+            let who = asks(of(5, capability), NOBODY, 7);
+            [who.exempt.bits, who.exempt.reading, who.exempt.owners, who.admin, who.unknown]
+        };
+        assert_eq!(exempt(CAP_DAC_OVERRIDE), [true, false, false, false, false]);
+        assert_eq!(exempt(CAP_DAC_READ_SEARCH), [false, true, false, false, false]);
+        assert_eq!(exempt(CAP_FOWNER), [false, false, true, false, false]);
+        assert_eq!(exempt(CAP_SYS_ADMIN), [false, false, false, true, false]);
+        let server = asks(of(1000, 0), NOBODY, 7);
+        assert!(server.admin && server.exempt == Exempt::ALL, "who mounted it");
+    }
 
     /// Capabilities that root made himself in another namespace count for nothing.
     #[test]

@@ -44,6 +44,10 @@ pub(super) fn check_place(
 ) -> Result<()> {
     let view = engine.core.view();
     free_name(engine, &view, dir, dir_state, name)?;
+    if caller.unknown {
+        // As who makes a file through an idmapped mount that has no number for him.
+        return Err(Errno::EOVERFLOW.into());
+    }
     may_change_names(engine, caller, dir, dir_state)?;
     check_parent(dir_state)?;
     look_index_up(engine, &view, dir, dir_state)

@@ -158,24 +158,32 @@ fn check_empty(
     Ok(())
 }
 
+/// Of who is no administrator the kernel wants more than of who takes a name away: he must be one who could
+/// take away all that is in the subvolume, which nobody can where it is read-only.
+fn may_empty(engine: &Engine, caller: &Caller, root: &Ref<Inode>) -> Result<()> {
+    if !engine.options.user_subvol_rm_allowed {
+        return Err(Errno::EPERM.into());
+    }
+    if engine.subvols.is_read_only(root.id.tree) {
+        return Err(Errno::EROFS.into());
+    }
+    may_change_names(engine, caller, root.id, &*root.read()?)
+}
+
 fn check_caller(
     engine: &Engine,
     caller: &Caller,
     dir: &Ref<Inode>,
     root: &Ref<Inode>,
 ) -> Result<()> {
-    if caller.privileged {
-        return Ok(());
-    }
-    if !engine.options.user_subvol_rm_allowed {
-        return Err(Errno::EPERM.into());
+    if !caller.privileged {
+        may_empty(engine, caller, root)?;
     }
     // In their order: a directory may be of a younger subvolume than what lies in it.
     let [first, second] = if dir.id < root.id { [dir, root] } else { [root, dir] };
     let states = [first.read()?, second.read()?];
     let [dir_state, root_state] =
         if dir.id < root.id { [0, 1] } else { [1, 0] }.map(|at| &*states[at]);
-    may_change_names(engine, caller, root.id, root_state)?;
     may_change_names(engine, caller, dir.id, dir_state)?;
     must_own_one(caller, dir_state, root_state)
 }

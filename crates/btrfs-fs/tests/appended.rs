@@ -158,3 +158,23 @@ fn an_append_only_file_can_be_touched_whoever_has_the_clock() {
     }
     close_and_judge(&image, fs);
 }
+
+/// Who is about to write takes them away first, and is refused only then.
+#[test]
+fn what_is_immutable_keeps_its_special_bits() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ino = new_file(&fs, "file", b"program");
+    let special = SetAttr { perm: Some(0o6755), ..SetAttr::default() };
+    fs.setattr(&CX, ino, &special).expect("chmod");
+    let kill = SetAttr { kill_priv: true, ..SetAttr::default() };
+    for (flags, perm) in [(IMMUTABLE, 0o6755), (APPEND, 0o755)] {
+        fs.set_flags(&CX, ino, flags).expect("chattr");
+        let before = fs.getattr(ino).expect("there");
+        fs.setattr(&CX, ino, &kill).expect("the write behind it is refused, not this");
+        let after = fs.getattr(ino).expect("there");
+        assert_eq!(after.perm, perm);
+        assert_eq!(after.ctime == before.ctime, flags == IMMUTABLE);
+    }
+    close_and_judge(&image, fs);
+}

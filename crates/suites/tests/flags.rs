@@ -12,7 +12,7 @@ use testkit::skip;
 /// What is there, and which flag it gets.
 const BEFORE: &str = "
     mkdir dir dir/sub; echo old >dir/old; echo 1234567890 >file; echo other >other
-    head -c 100000 /dev/zero >large";
+    head -c 100000 /dev/zero >large; head -c 9000 /dev/zero >prog; chmod 6777 prog";
 
 /// Commands that change `file`, `large` or `dir`, or try to.
 const ATTEMPTS: &[&str] = &[
@@ -47,17 +47,29 @@ const ATTEMPTS: &[&str] = &[
     "mv dir there",
     "ls dir",
     "cat dir/old",
+    "TRY fallocate -p -o 0 -l 4096 prog",
+    "TRY fallocate -z -o 0 -l 4096 prog",
+    "TRY truncate -s 5 prog",
+    "case $(lsattr -d prog) in *a*' '*) exit;; esac; TRY fallocate -l 20000 prog",
+    "case $(lsattr -d prog) in *a*' '*) exit;; esac; TRY 'echo more >>prog'",
+    "TRY 'cat file >prog'",
 ];
+
+/// Somebody tries that; what is told is whether mode and change time are what they were.
+const TRY: &str = r#"TRY() {
+    before=$(stat -c %a:%z prog); setpriv --reuid 65534 --regid 65534 --clear-groups sh -c "$*"; ended=$?
+    [ "$before" = "$(stat -c %a:%z prog)" ] && echo unchanged || echo changed to $(stat -c %a prog)
+    return $ended; }"#;
 
 /// How each command ended, and what it printed.
 fn attempts(root: &Path, flag: &str) -> Vec<String> {
     let sh = |line: &str| {
-        let script = format!("cd '{}' || exit 99; {line}", root.display());
+        let script = format!("{TRY}; cd '{}' || exit 99; {line}", root.display());
         let report = run("bash", &["-c", &script]);
         format!("chattr +{flag}: {line}: {} {}", report.success(), report.stdout)
     };
     assert!(sh(&format!("set -e; mkdir {flag}; cd {flag}; {BEFORE}")).contains(": true"));
-    let mut told = vec![sh(&format!("cd {flag}; chattr +{flag} file large dir"))];
+    let mut told = vec![sh(&format!("cd {flag}; chattr +{flag} file large dir prog"))];
     told.extend(ATTEMPTS.iter().map(|line| sh(&format!("cd {flag}; {line}"))));
     told
 }

@@ -37,8 +37,7 @@ pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> 
     if let Some(size) = set.size {
         set_size(engine, &inode, size, set)?;
     }
-    let kill_priv = set.kill_priv && set.size.is_none();
-    let rest = SetAttr { size: None, kill_priv, kill_sgid: kill_priv && set.kill_sgid, ..*set };
+    let rest = heeded(&*inode.read()?, set);
     // A change of nothing is `chown(-1, -1)`; of files that comes with what it takes away.
     let touches = *set == SetAttr::default() && inode.read()?.is_dir();
     if touches || rest != SetAttr::default() {
@@ -56,6 +55,14 @@ pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> 
         inode.read()?.reported.may_be_any();
     }
     attr
+}
+
+/// What is done behind a change of size. Who is about to write takes special bits away, and of what is immutable he
+/// hears then that he may not: until then nothing of it changes.
+fn heeded(state: &State, set: &SetAttr) -> SetAttr {
+    let immutable = state.item.flags & inode_flags::IMMUTABLE != 0;
+    let kill_priv = set.kill_priv && set.size.is_none() && !immutable;
+    SetAttr { size: None, kill_priv, kill_sgid: kill_priv && set.kill_sgid, ..*set }
 }
 
 /// A kernel that caches writes tells the times when it has sent the content, once.
@@ -92,6 +99,12 @@ fn is_modified_now(set: &SetAttr) -> bool {
 
 fn change(engine: &Engine, id: InodeId, state: &mut State, set: &SetAttr) -> Result<()> {
     check_allowed(state, set)?;
+    // It may be immutable by now.
+    let heeded = &heeded(state, set);
+    if heeded != set && *heeded == SetAttr::default() {
+        return Ok(());
+    }
+    let set = heeded;
     state.times_due &= !are_times_of_content(state, set);
     let acl = match set.perm {
         Some(perm) => changed_acl(engine, id, perm)?,

@@ -3,7 +3,7 @@
 //! Each room is a type that names what it stands on and keeps its own state to itself; the
 //! operations are on top, and nothing below knows them. `cargo xtask layers` holds the order.
 //!
-//! Lock order: inodes (ascending by tree and object id, `inode::Locked`) -> delta shard -> space.
+//! Lock order: `locks::Rank`; of inodes, ascending by tree and object id (`inode::Locked`).
 //! An `Op` is entered with its inode locks held and left before they are released.
 
 use crate::balance::Balancer;
@@ -263,6 +263,8 @@ impl Engine {
         let cache = self.core.store.counters();
         let waits = crate::inode::LOCK_WAITS.load(std::sync::atomic::Ordering::Relaxed);
         let now = [
+            ("volume.read_only", u64::from(self.core.health.writable().is_err())),
+            ("volume.failed", u64::from(self.core.health.poisoned().is_some())),
             ("generation", layers.roots.generation.0),
             ("delta.bytes", layers.current.bytes()),
             ("delta.items", layers.current.items.slots()),

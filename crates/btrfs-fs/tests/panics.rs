@@ -37,6 +37,10 @@ impl Armed {
 
 fn is_poisoned(fs: &BtrfsFs) {
     fs.sync().expect_err("something is half done");
+    for counter in ["volume.failed", "volume.read_only"] {
+        let found = fs.stats().into_iter().find(|stat| stat.name == counter);
+        assert_eq!(found.map(|stat| stat.value), Some(1), "{counter}");
+    }
     assert!(fs.read_only_reason().is_some_and(|why| why.contains("panicked")));
     fs.destroy().expect_err("nor at the end");
 }

@@ -4,8 +4,7 @@
 
 use super::{Command, GROUPS};
 
-const HEAD: &str = r#".TH SPINNEY 1 "" "spinney" "User commands"
-.SH NAME
+const HEAD: &str = r#".SH NAME
 spinney \- btrfs volumes without the kernel's btrfs
 .SH SYNOPSIS
 .B spinney
@@ -25,6 +24,18 @@ written
 .I disk.img:/path
 or
 .IR disk.img@2:/path .
+.PP
+Called by the name
+.B btrfs
+(a link, or
+.BR "spinney btrfs" " ...)"
+the program takes the command lines of btrfs-progs that it has, with their output and exit codes: among them
+.BR "rescue super-recover" ,
+.B rescue fix-device-size
+and
+.BR "inspect-internal dump-tree" .
+.B check \-\-repair
+is refused.
 "#;
 
 const TAIL: &str = r#".SH EXIT STATUS
@@ -40,11 +51,16 @@ The command line is wrong.
 .SH SEE ALSO
 .BR btrfs (5),
 .BR mount (8),
-.BR fusermount3 (1)
+.BR fusermount3 (1),
+.BR btrfs (8)
+.PP
+docs/SEMANTICS.md (what a mount promises, and where it differs from the kernel's) and docs/RECOVERY.md (what to do when something goes
+wrong) in the sources, or in /usr/share/doc/spinney.
 "#;
 
 pub fn page() -> String {
-    let mut page = String::from(HEAD);
+    let version = env!("CARGO_PKG_VERSION");
+    let mut page = format!(".TH SPINNEY 1 \"\" \"spinney {version}\" \"User commands\"\n{HEAD}");
     for group in GROUPS {
         page.push_str(&format!(".SH {}\n", escape(&group.title.to_uppercase())));
         for command in group.commands {

@@ -30,7 +30,7 @@ clear-space-cache makes another, of what the extents say, also where the old one
 read: nothing of the volume is lost with it. A log is replayed.
 
 The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may
-refuse the volume, and nobody can make or delete subvolumes.
+refuse the volume, and what comes or goes with Spinney is not noted in it.
 
 clear-uuid-tree takes it away, also where it cannot be read: the next mount that writes
 makes another, of what the subvolumes say themselves (the kernel's mount, too). A log is

@@ -104,7 +104,7 @@ pub(crate) fn negotiate(
     let missing = NEEDED & !offered;
     if missing != 0 {
         return Err(format!(
-            "the kernel's FUSE {}.{} lacks features (flags {missing:#x}); Linux 5.12 is the oldest that has them",
+            "the kernel's FUSE {}.{} lacks features (flags {missing:#x}); Linux 5.13 is the oldest that has them",
             offer.major, offer.minor
         ));
     }

@@ -87,8 +87,8 @@ pub const CLEAR_UUID_TREE: Command = Command {
     usage: "DEVICE",
     help: "\
 The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may
-refuse the volume, and nobody can make or delete subvolumes. It goes as a whole, also where it
-cannot be read, and its space comes back. The next mount that writes makes another, of what the
+refuse the volume, and what comes or goes with Spinney is not noted in it. It goes as a whole,
+also where it cannot be read, and its space comes back. The next mount that writes makes another, of what the
 subvolumes say themselves: the kernel's does, and Spinney's. A log is replayed first.
 
 Examples

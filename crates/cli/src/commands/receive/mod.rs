@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 pub const COMMAND: Command = Command {
     name: "receive",
     summary: "make subvolumes from a stream of `send`",
-    usage: "[-Ceq] [-E N] [-f FILE] [-m ROOTMOUNT] DIRECTORY\n    spinney receive --dump [-f FILE]",
+    usage: "[-Ceq] [-E N] [-f FILE] [-m ROOTMOUNT] DIRECTORY\n--dump [-f FILE]",
     help: "\
 Makes in DIRECTORY the subvolumes that a stream of `spinney send` or `btrfs send` has, of
 protocol 1 to 3. What the stream builds on must be in the same volume, received there or

@@ -58,6 +58,18 @@ impl ExtentDelta {
         self.owners.iter().map(|(_, count)| count).sum()
     }
 
+    /// Of a tree block that only trees come to or leave which are no subvolumes, one of them: such trees never share a
+    /// block with a subvolume. So nobody needs to read the block to know that it is none's.
+    pub(crate) fn elsewhere(&self) -> Option<TreeId> {
+        let other = |owner: &RefOwner| match owner {
+            RefOwner::Tree { root } => Some(*root).filter(|root| !root.is_subvolume()),
+            _ => None,
+        };
+        let mut trees = self.owners.iter().map(|(owner, _)| other(owner));
+        let first = trees.next()??;
+        trees.all(|tree| tree.is_some()).then_some(first)
+    }
+
     fn add(&mut self, owner: RefOwner, count: i64) {
         match self.owners.binary_search_by_key(&owner, |(owner, _)| *owner) {
             Ok(at) => {
@@ -292,6 +304,24 @@ mod tests {
         deltas.add(Logical(8192), 4096, ExtentKind::Data, A, -1);
         let delta = deltas.get(Logical(8192)).unwrap();
         assert!(delta.born && delta.owners().is_empty());
+    }
+
+    #[test]
+    fn a_block_of_other_trees_alone_is_no_subvolumes() {
+        let node = ExtentKind::Node { level: 0 };
+        let of = |root| RefOwner::Tree { root };
+        let all = |owners: &[RefOwner]| {
+            let mut deltas = RefDeltas::new();
+            owners.iter().for_each(|owner| deltas.add(Logical(0), 4096, node, *owner, -1));
+            deltas.get(Logical(0)).and_then(ExtentDelta::elsewhere)
+        };
+        assert_eq!(all(&[of(TreeId::UUID)]), Some(TreeId::UUID));
+        assert!(all(&[of(TreeId::QUOTA), of(TreeId::UUID)]).is_some());
+        let shared = RefOwner::SharedTree { parent: Logical(8192) };
+        for other in [of(TreeId::FS), of(TreeId(256)), shared] {
+            assert_eq!(all(&[other]), None);
+            assert_eq!(all(&[of(TreeId::UUID), other]), None);
+        }
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub struct Owned {
     pub comes: bool,
     /// In which it was allocated.
     pub generation: u64,
-    /// Of what is created, and of content that says it.
+    /// Of what is created, of content that says it, and of a tree block that was no subvolume's: nobody has to be
+    /// able to read that.
     pub owner: Option<TreeId>,
 }
 
@@ -71,7 +72,10 @@ fn one(
     let (fate, changes, item) = merge(items, format, logical, delta)?;
     let comes = fate == Outcome::Created;
     if format.owners && (comes || fate == Outcome::Freed) {
-        let owner = if comes { Some(delta.first_owner) } else { item.first_owner() };
+        let owner = match comes {
+            true => Some(delta.first_owner),
+            false => item.first_owner().or_else(|| delta.elsewhere()),
+        };
         let (len, kind, generation) = (delta.len, delta.kind, item.fields.generation);
         out.owned.push(Owned { logical, len, kind, comes, generation, owner });
     }

@@ -25,7 +25,7 @@ use crate::refs::{Drained, ExtentKind, Owned};
 use crate::settle::Settle;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::{QgroupInfo, QgroupLimit};
-use btrfs_disk::{Error, Expect, FixedSize, Generation, Result, TreeId};
+use btrfs_disk::{Expect, FixedSize, Generation, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ impl<R: NodeReader> Settle<'_, R> {
                     *charges.entry(tree).or_default() += change;
                 }
                 Ok(_) => {}
-                Err(Error::Corrupt(_)) => mark_inconsistent(status),
+                Err(error) if error.is_damage() => mark_inconsistent(status),
                 Err(error) => return Err(error),
             }
         }
@@ -130,7 +130,8 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(item.is_some_and(|item| item.otransid < since))
     }
 
-    /// Whom an extent counts for. A tree block that went is on the volume still.
+    /// Whom an extent counts for. A tree block that went is on the volume still; it is read where a subvolume may
+    /// have had it.
     fn charged(&self, owned: &Owned) -> Result<TreeId> {
         match (owned.owner, owned.kind) {
             (Some(tree), _) => Ok(tree),

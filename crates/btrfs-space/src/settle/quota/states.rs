@@ -45,7 +45,7 @@ impl<'w> States<'w> {
         kind: ExtentKind,
     ) -> Result<Option<(Reachers, Reachers)>> {
         let delta = self.deltas.get(extent);
-        if delta.is_some_and(elsewhere) {
+        if delta.and_then(ExtentDelta::elsewhere).is_some() {
             return Ok(None);
         }
         let before = match delta.is_some_and(|delta| delta.born) {
@@ -88,11 +88,4 @@ impl<'w> States<'w> {
         let own = tree.is_some_and(|tree| tree.last_snapshot < self.generation);
         Ok(own.then(|| self.after.alone(*root)))
     }
-}
-
-/// Tree blocks of trees that are no subvolumes are never shared with any.
-fn elsewhere(delta: &ExtentDelta) -> bool {
-    let other = |owner: &RefOwner| matches!(owner, RefOwner::Tree { root } if !root.is_subvolume());
-    let mut owners = delta.owners().iter();
-    !delta.owners().is_empty() && owners.all(|(owner, _)| other(owner))
 }

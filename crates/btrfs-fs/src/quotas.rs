@@ -62,7 +62,7 @@ impl BtrfsFs {
         groups::create(self.open()?, id)
     }
 
-    /// Takes a group away. ENOENT; EBUSY: it has members, its subvolume is there, or it has charges of simple
+    /// Takes a group away. ENOENT; EBUSY: it has members, its subvolume is there, if only in part, or it has charges of simple
     /// quotas.
     pub fn destroy_qgroup(&self, id: QgroupId) -> Result<()> {
         groups::destroy(self.open()?, id)

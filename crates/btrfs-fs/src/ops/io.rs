@@ -12,7 +12,7 @@ use super::writing::{
     gather, keep, land_before, lies_behind_dirty, prepare, replace, take_privileges, whole_sectors,
 };
 use crate::engine::Engine;
-use crate::extents::{self, sectors_within};
+use crate::extents::{self, sectors_of, sectors_within};
 use crate::inode::{Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
@@ -81,7 +81,7 @@ fn write_where_room_is(
     flags: WriteFlags,
 ) -> Result<Written> {
     let mut in_place = InPlace::new(engine, inode, (offset, data), flags);
-    if engine.reserver.may_lack_room(inode.id.tree, data.len() as u64)
+    if engine.reserver.may_lack_room(inode.id.tree, whole(engine, offset, data))
         && let Ok(Some(written)) = in_place.go_on(Want::All)
     {
         return Ok(written);
@@ -109,6 +109,12 @@ fn is_of_write(error: &FsError) -> bool {
     forbidden || matches!(error, FsError::Io { .. })
 }
 
+/// Bytes of all sectors that such a write has something of.
+fn whole(engine: &Engine, offset: u64, data: &[u8]) -> u64 {
+    let sectors = sectors_of(engine.core.sector(), offset, offset + data.len() as u64);
+    sectors.end - sectors.start
+}
+
 /// Into space that is reserved for it.
 fn write_in_room(
     engine: &Engine,
@@ -117,8 +123,7 @@ fn write_in_room(
     flags: WriteFlags,
 ) -> Result<bool> {
     let most = data.len() as u64 + 4 * engine.core.sector();
-    let sectors = (data.len() as u64).next_multiple_of(engine.core.sector());
-    let _promise = engine.reserver.within_limits(inode.id.tree, sectors)?;
+    let _promise = engine.reserver.within_limits(inode.id.tree, whole(engine, offset, data))?;
     let gathers = engine.core.features.no_holes && !flags.direct && short(data.len() as u64);
     let cost = cost::write(&engine.core.geometry, gathers);
     let mut reserved = engine.reserver.reserve_content(most, cost)?;

@@ -5,9 +5,10 @@
 //! since content may be written over before it lands. So who is refused asks again after a
 //! commit, which brings the numbers up to date ([`PATIENCE`]).
 //!
-//! Invariant: a promise counts as long as its operation is under way ([`QuotaReservation`]), whatever commits come
+//! Invariants: a promise counts as long as its operation is under way ([`QuotaReservation`]), whatever commits come
 //! meanwhile, and from then on until a commit of everything has begun and ended, so that it is in the
-//! numbers, or came to nothing. A subvolume is in its groups from its first name on.
+//! numbers, or came to nothing. Content that such a commit leaves in memory (it has no name, or finds no place)
+//! counts by its length until the next one. A subvolume is in its groups from its first name on.
 //!
 //! What it does not know: what is promised for, who commits, how numbers come about.
 
@@ -26,6 +27,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Chosen, not measured.
 pub(crate) const PATIENCE: u32 = 2;
 
+/// Bytes of content that stays in memory, by subvolume.
+pub(crate) type Left = BTreeMap<TreeId, u64>;
+
 #[derive(Default)]
 struct Group {
     referenced: u64,
@@ -36,6 +40,8 @@ struct Group {
     under_way: u64,
     fresh: u64,
     aging: u64,
+    /// Promised for content that the last commit of everything left in memory.
+    left: u64,
 }
 
 impl Group {
@@ -47,7 +53,8 @@ impl Group {
     }
 
     fn promised(&self) -> u64 {
-        self.under_way.saturating_add(self.fresh).saturating_add(self.aging)
+        let ended = self.fresh.saturating_add(self.aging).saturating_add(self.left);
+        self.under_way.saturating_add(ended)
     }
 
     fn has_room(&self, bytes: u64) -> bool {
@@ -72,6 +79,8 @@ struct Table {
     simple: bool,
     /// Of the quota tree, that this was made from; none: it is to be made anew.
     leaves: Leaves,
+    /// Content that was last left in memory.
+    left: Left,
 }
 
 impl Table {
@@ -246,11 +255,30 @@ impl Limits {
         self.simple.load(Ordering::Relaxed)
     }
 
-    /// A commit of everything has ended.
+    /// Whether there are any: else nobody need say what is left.
+    pub(crate) fn are_any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// All content was to land, and so much did not.
+    pub(crate) fn leave(&self, left: Left) {
+        if self.are_any() {
+            self.table.lock().left = left;
+        }
+    }
+
+    /// A commit of everything has ended, but for what was [left](Limits::leave) by it.
     pub(crate) fn all_landed(&self) {
-        if self.any.load(Ordering::Relaxed) {
-            for group in self.table.lock().groups.values_mut() {
-                group.aging = std::mem::take(&mut group.fresh);
+        if !self.are_any() {
+            return;
+        }
+        let mut table = self.table.lock();
+        for group in table.groups.values_mut() {
+            (group.aging, group.left) = (std::mem::take(&mut group.fresh), 0);
+        }
+        for (tree, bytes) in std::mem::take(&mut table.left) {
+            for id in table.limited(tree) {
+                table.groups.entry(id).or_default().left += bytes;
             }
         }
     }
@@ -328,6 +356,23 @@ mod tests {
         assert!(limits.reserve(TREE, 60, 0).is_none(), "that commit may have begun before");
         limits.all_landed();
         assert!(limits.reserve(TREE, 60, 0).is_some(), "it is in the numbers");
+    }
+
+    /// It is in no number, and lands later or never.
+    #[test]
+    fn what_a_commit_leaves_in_memory_counts_until_the_next() {
+        let limits = limited(100);
+        let room = |bytes| limits.have_room(TREE, bytes);
+        drop(limits.reserve(TREE, 60, 0).expect("there is room"));
+        for _ in 0..3 {
+            limits.leave(Left::from([(TREE, 60), (TreeId(257), 1000)]));
+            limits.all_landed();
+            assert!(!room(50), "it is in memory still");
+        }
+        assert!(room(40), "it counts once");
+        limits.leave(Left::new());
+        limits.all_landed();
+        assert!(room(100));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) mod tests;
 pub(crate) use bound::Cost;
 pub(crate) use commit::CommitReservation;
 pub(crate) use data::DirtyReservation;
-pub(crate) use limits::{PATIENCE as QUOTA_PATIENCE, QuotaReservation};
+pub(crate) use limits::{Left, PATIENCE as QUOTA_PATIENCE, QuotaReservation};
 pub(crate) use operation::Reservation;
 pub(crate) use sizes::global_reserve;
 

@@ -16,6 +16,7 @@ use crate::error::IntoFs;
 use crate::extents::{map_range, read_extents};
 use crate::ino::InodeId;
 use crate::inode::{Dirty, Inode, State, put_inode};
+use crate::reserve::Left;
 use btrfs_txn::budget;
 use btrfs_txn::{BATCH, Place, Throttle, Urgency};
 use inode_index::Ref;
@@ -83,7 +84,10 @@ impl Writeback {
     pub(crate) fn flush_all(&self, urgency: Urgency) -> Result<Flushed> {
         let _landing = self.landing.begin();
         self.forget_early();
-        self.flush_queue(self.queue.take_all(), urgency)
+        let mut left = Left::new();
+        let flushed = self.flush_queue(self.queue.take_all(), urgency, &mut left)?;
+        self.reservations.limits.leave(left);
+        Ok(flushed)
     }
 
     /// Writes back what nobody else is at work on: to make room in memory. `None`: there is nothing of the kind.
@@ -92,7 +96,7 @@ impl Writeback {
         let (_turn, queue) = self.queue.take_some();
         match queue.is_empty() {
             true => Ok(None),
-            false => self.flush_queue(queue, Urgency::Awaited).map(Some),
+            false => self.flush_queue(queue, Urgency::Awaited, &mut Left::new()).map(Some),
         }
     }
 
@@ -102,15 +106,38 @@ impl Writeback {
         self.landing.0.load(Ordering::Acquire) > 0
     }
 
-    fn flush_queue(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {
+    fn flush_queue(
+        &self,
+        queue: Vec<Ref<Inode>>,
+        urgency: Urgency,
+        left: &mut Left,
+    ) -> Result<Flushed> {
         let health = &self.core.health;
-        health.poisoned_by_panics(PANICKED, || self.flush_each(queue, urgency))
+        health.poisoned_by_panics(PANICKED, || self.flush_each(queue, urgency, left))
     }
 
-    fn flush_each(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {
-        let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2
+    /// Whether content takes so much that it has to land, name or not.
+    fn is_pressed(&self) -> bool {
+        self.core.memory.dirty() > self.core.memory.most_dirty() / 2
             || self.reservations.content_holds_most()
-            || self.reservations.content_would_outgrow();
+            || self.reservations.content_would_outgrow()
+    }
+
+    /// The inode's content stays in memory, where limits count it still.
+    fn leave(&self, inode: &Inode, left: &mut Left) {
+        if self.reservations.limits.are_any() {
+            let bytes = inode.read().map_or(0, |state| unwritten(&state));
+            *left.entry(inode.id.tree).or_default() += bytes;
+        }
+    }
+
+    fn flush_each(
+        &self,
+        queue: Vec<Ref<Inode>>,
+        urgency: Urgency,
+        left: &mut Left,
+    ) -> Result<Flushed> {
+        let pressed = self.is_pressed();
         let mut throttle = Throttle::new(&self.core, urgency);
         let (mut landed, mut fatal, mut full) = (Flushed::All, None, None);
         let mut ahead = Ahead::new(self, queue);
@@ -119,17 +146,20 @@ impl Writeback {
             throttle.pause();
             // Where one finds no room the others need not try before the next commit.
             if full.is_some() || fatal.is_some() {
+                self.leave(&inode, left);
                 self.queue.put_back(inode);
                 continue;
             }
             self.queue.begin(&inode);
             let unnamed = inode.read().is_ok_and(|s| s.item.nlink == 0);
             if unnamed && !pressed {
+                self.leave(&inode, left);
                 self.queue.add(&inode);
                 continue;
             }
             let way = (WriteMode::Buffered, packed);
             if let Err(error) = self.flush_throttled(&inode, &mut throttle, way) {
+                self.leave(&inode, left);
                 if error.errno() == libc::ENOSPC {
                     landed = landed.max(Flushed::NoRoom);
                     full = Some(inode);

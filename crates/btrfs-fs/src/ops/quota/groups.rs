@@ -113,13 +113,19 @@ fn view_with(engine: &Engine, id: QgroupId) -> Result<View<'_>> {
     if exists(&view, id)? { Ok(view) } else { Err(Errno::ENOENT.into()) }
 }
 
-/// EBUSY: it has members, its subvolume is there, or simple quotas have charges for it, which somebody has
-/// to be credited with in the end.
+/// Also a subvolume that is deleted and not wholly gone: what it has still counts, and who takes the group from that
+/// leaves numbers that nobody can make right but a rescan.
+fn is_there(engine: &Engine, tree: TreeId) -> bool {
+    engine.subvols.known(tree).is_some() || engine.core.roots().get(tree).is_some()
+}
+
+/// EBUSY: it has members, its subvolume is there, if only in part, or simple quotas have charges for it, which
+/// somebody has to be credited with in the end.
 pub(crate) fn destroy(engine: &Engine, id: QgroupId) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let _one_at_a_time = engine.lock_subvolumes()?;
     let view = view_with(engine, id)?;
-    if id.level() == 0 && engine.subvols.get(TreeId(id.0)).is_some() {
+    if id.level() == 0 && is_there(engine, TreeId(id.0)) {
         return Err(Errno::EBUSY.into());
     }
     let info: QgroupInfo = item(&view, kind::QGROUP_INFO, id)?.unwrap_or_default();
@@ -222,14 +228,15 @@ pub(crate) fn limit(engine: &Engine, id: QgroupId, change: &LimitChange) -> Resu
 
 /// Groups that a new subvolume is put into, which is made in `dir`: those that are named. Without any, and with simple
 /// quotas, those that the subvolume around it is in. ENOENT: there is no such group. EINVAL: a group of a
-/// subvolume.
+/// subvolume. Where there are no quotas nobody looks at what is named, as the kernel does not.
 pub(crate) fn inherited(
     engine: &Engine,
     dir: TreeId,
     groups: &[QgroupId],
 ) -> Result<Vec<QgroupId>> {
+    let Some(status) = status(engine)? else { return Ok(Vec::new()) };
     let view = engine.core.view();
-    if groups.is_empty() && status(engine)?.is_some_and(|status| status.simple) {
+    if groups.is_empty() && status.simple {
         return related(&view, QgroupId(dir.0));
     }
     for group in groups {

@@ -103,7 +103,8 @@ fn earlier(
 ) -> Option<Opened> {
     let last = superblock.generation();
     for backup in backups(superblock) {
-        let start = Start { root: Some(backup.tree_root), chunk_root, ..Start::default() };
+        let (root, root_generation) = (Some(backup.tree_root), Some(backup.tree_root_gen));
+        let start = Start { root, root_generation, chunk_root, ..Start::default() };
         let volume = Volume::look(device.clone(), &start).ok();
         let meant = volume.filter(|volume| volume.root_generation() == backup.tree_root_gen);
         if let Some(opened) = meant.and_then(|volume| with_trees(volume, options).ok()) {

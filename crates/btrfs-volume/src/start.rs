@@ -14,6 +14,8 @@ pub struct Start {
     pub backup: bool,
     /// The root node of the root tree; `backup` goes before it.
     pub root: Option<Logical>,
+    /// The commit that wrote it, where that is known: a copy of another one is not meant.
+    pub root_generation: Option<Generation>,
     /// The root node of the chunk tree.
     pub chunk_root: Option<Logical>,
 }

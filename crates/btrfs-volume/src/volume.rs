@@ -16,7 +16,8 @@ use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::items::Chunk;
 use btrfs_disk::node::{HEADER_SIZE, MAX_LEVEL};
 use btrfs_disk::{
-    Corrupt, Error, FixedSize, Generation, Geometry, Header, Logical, Result, Superblock,
+    Corrupt, Error, Expect, FixedSize, Generation, Geometry, Header, Logical, Result, Superblock,
+    buffers, check,
 };
 use locks::{Mutex, Rank, RwLock};
 use std::ops::Range;
@@ -101,7 +102,7 @@ impl Volume {
         let mut volume = Volume::of(dev, options, chosen, start.chunk_root)?;
         let root = match (start.backup, start.root) {
             (true, _) => Some(start::backup(&volume.superblock())?),
-            (false, Some(at)) => Some(volume.root_at(at)?),
+            (false, Some(at)) => Some(volume.root_at(at, start.root_generation)?),
             (false, None) => None,
         };
         volume.elsewhere = start.is_elsewhere().then_some(volume.superblock().generation());
@@ -165,27 +166,55 @@ impl Volume {
     }
 
     fn begin_chunks_at(&mut self, at: Logical) -> Result<()> {
-        let (logical, generation, level) = self.root_at(at)?;
+        let (logical, generation, level) = self.root_at(at, None)?;
         let sb = Arc::make_mut(self.superblock.get_mut());
         sb.fields.chunk_root = logical;
         (sb.fields.chunk_root_generation, sb.fields.chunk_root_level) = (generation, level);
         Ok(())
     }
 
-    /// A node as the first of its copies says that can be one of `at`.
-    fn root_at(&self, at: Logical) -> Result<start::Root> {
+    /// A node as the first of its copies says that is one of `at`, of the commit that is `meant` or whole; or else
+    /// the first that can be one.
+    fn root_at(&self, at: Logical, meant: Option<Generation>) -> Result<start::Root> {
         if !at.0.is_multiple_of(self.geometry.sector_size.into()) {
             return Err(Corrupt::new("no node begins there").at(at).into());
         }
+        let (mut first, mut failure) = (None, None);
         for copy in 0..self.mirrors(at)? {
-            let mut bytes = [0; HEADER_SIZE];
-            self.read_mirror(at, copy, &mut bytes)?;
-            let header = Header::read(&bytes)?;
-            if header.bytenr == at && header.level < MAX_LEVEL {
-                return Ok((at, header.generation, header.level));
+            match self.header_of(at, copy) {
+                Ok(header) if header.bytenr == at && header.level < MAX_LEVEL => {
+                    let is_meant = match meant {
+                        Some(generation) => header.generation == generation,
+                        None => self.is_whole(at, copy, &header),
+                    };
+                    let root = (at, header.generation, header.level);
+                    if is_meant {
+                        return Ok(root);
+                    }
+                    first = first.or(Some(root));
+                }
+                Ok(_) => {}
+                // Another copy may answer.
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
-        Err(Corrupt::new("there is no node").at(at).into())
+        let none = || failure.unwrap_or_else(|| Corrupt::new("there is no node").at(at).into());
+        first.ok_or_else(none)
+    }
+
+    fn header_of(&self, at: Logical, copy: usize) -> Result<Header> {
+        let mut bytes = [0; HEADER_SIZE];
+        self.read_mirror(at, copy, &mut bytes)?;
+        Ok(Header::read(&bytes)?)
+    }
+
+    /// The copy is as its own header says.
+    fn is_whole(&self, logical: Logical, copy: usize, header: &Header) -> bool {
+        let mut bytes = buffers::zeroed(self.geometry.node_size as usize);
+        let (level, generation) = (header.level, Some(header.generation));
+        let expect = Expect { logical, level, generation, owner: None, first_key: None };
+        let read = self.read_mirror(logical, copy, &mut bytes);
+        read.is_ok() && check::node(bytes, &self.geometry, &expect).is_ok()
     }
 
     /// The chunk tree knows one device. Another count in the superblock is put right by the

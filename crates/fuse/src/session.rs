@@ -21,7 +21,7 @@ use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
 use crate::gather::Gathered;
 use crate::mount::{self, Breaker, failed};
 use crate::mount_table;
-use crate::notify::Notifier;
+use crate::notify::{NAMES_THREAD, Notifier};
 use crate::polling::{Pollers, Polling};
 use crate::sys;
 use crate::uring::{End, Server};
@@ -45,7 +45,7 @@ pub struct Session {
     unmounter: Unmounter,
     block_device: Option<PathBuf>,
     loops: Vec<JoinHandle<()>>,
-    notifying: Option<JoinHandle<()>>,
+    notifying: Vec<JoinHandle<()>>,
     pollers: Option<Pollers>,
     /// The mount's `major:minor`.
     number: Option<String>,
@@ -113,7 +113,7 @@ impl Session {
             unmounter: Unmounter { mountpoint },
             block_device: mounted.block_device,
             loops: Vec::new(),
-            notifying: None,
+            notifying: Vec::new(),
             pollers: None,
             state: State::Starting,
         };
@@ -171,11 +171,7 @@ impl Session {
         self.pollers =
             Pollers::start(polling, processors, |name, work| spawner.spawn(&name, work))?;
         config.step("notify")?;
-        let (notifier, vital) = (self.notifier.clone(), self.vital());
-        self.notifying = Some(spawner.spawn("fuse-notify", move || {
-            let _vital = vital;
-            notifier.run();
-        })?);
+        self.spawn_notifying(&spawner)?;
         // Before anybody can remember an attribute that nobody would tell the end of: the
         // mount is in the table already, and requests come from the answer on.
         self.dispatcher.tell_file_system_of(self.notifier());
@@ -187,6 +183,17 @@ impl Session {
             rings.begin();
         }
         config.step("answered")
+    }
+
+    fn spawn_notifying(&mut self, spawner: &Spawner) -> Result<()> {
+        let (notifier, vital) = (self.notifier.clone(), self.vital());
+        self.notifying.push(spawner.spawn("fuse-notify", move || {
+            let _vital = vital;
+            notifier.run();
+        })?);
+        let (notifier, vital) = (self.notifier.clone(), Arc::new(self.vital()));
+        self.notifying.push(spawner.spawn(NAMES_THREAD, move || notifier.run_names(vital))?);
+        Ok(())
     }
 
     /// Starts all ring threads and waits until each has made its ring. `None` if one
@@ -332,7 +339,7 @@ impl Session {
     fn finish(&mut self) {
         self.pollers = None;
         self.notifier.close();
-        join(self.notifying.take().into_iter().collect());
+        join(self.notifying.drain(..).collect());
         self.dispatcher.close();
         self.state = State::Finished;
     }
@@ -345,7 +352,7 @@ impl Session {
             tracing::warn!("unmounting {}: {error}", mountpoint.display());
         }
         self.notifier.close();
-        join(self.loops.drain(..).chain(self.notifying.take()).collect());
+        join(self.loops.drain(..).chain(self.notifying.drain(..)).collect());
         self.pollers = None;
     }
 
@@ -547,7 +554,7 @@ impl RingThread {
                 // The kernel goes back to the device by itself; help to serve that. All read the
                 // one that is open: a thread that serves may not be allowed to open files.
                 tracing::error!(cpu = self.cpu, "registering a ring entry: {error}");
-                self.dispatcher.set_transport("classic");
+                self.dispatcher.goes_on_by_the_device();
                 let served = classic::serve(&self.device, &self.dispatcher, self.payload_len);
                 if let Err(error) = served {
                     tracing::error!("serving /dev/fuse: {error}");

@@ -143,7 +143,7 @@ pub(super) const FUSE: Table = &[
     ("polling", &["sys"]),
     ("tidying", &[]),
     ("config", &["callers", "owners", "sys", "polling", "tidying"]),
-    ("notify", &["abi", "device", "nodeid"]),
+    ("notify", &["abi", "device", "nodeid", "sys"]),
     (
         "dispatch",
         &["abi", "callers", "owners", "sys", "nodeid", "polling", "tidying", "config", "notify"],

@@ -78,15 +78,17 @@ impl Dispatcher {
         out: &mut Out<'_>,
     ) -> Answer<()> {
         let control = self.control.as_ref().ok_or(Errno::ENOTTY)?;
+        if self.notifier.has_many_names(ino) {
+            return Err(Errno::EBUSY.into());
+        }
         let listening = self.waits.listen(request.header.unique);
         let (steps, place) = Default::default();
         let command = arg.cmd;
         let asker = Asking { dispatcher: self, listening, request, ino, command, steps, place };
         let done = control.control(&asker, ino, arg.cmd, input)?;
-        let tickets = done.names.iter().map(|(dir, name)| self.notifier.drop_name(*dir, name));
-        if let Some(last) = tickets.max() {
-            self.notifier.wait(last);
-        }
+        done.names.iter().for_each(|(dir, name)| self.notifier.name_changed(*dir, name));
+        let dirs: Vec<Ino> = done.names.iter().map(|(dir, _)| *dir).collect();
+        self.notifier.names_sent(&dirs);
         out.put_first(&IoctlOut { result: done.result, ..IoctlOut::default() })?;
         let room = usize::try_from(arg.out_size).unwrap_or(usize::MAX).min(done.answer.len());
         out.bytes(&done.answer[..room])

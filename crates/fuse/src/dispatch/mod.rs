@@ -159,7 +159,7 @@ pub(crate) struct Dispatcher {
     /// The user that serves.
     server: u32,
     tidying: Tidying,
-    transport: OnceLock<&'static str>,
+    transport: Mutex<&'static str>,
     /// What comes beside the rings, if there are rings.
     gathered: OnceLock<Arc<dyn Beside>>,
     closed: AtomicBool,
@@ -224,7 +224,7 @@ impl Dispatcher {
             control: config.control.clone().map(|control| control.0),
             server: crate::sys::user_and_group().0,
             tidying: config.tidying,
-            transport: OnceLock::new(),
+            transport: Mutex::new("none"),
             gathered: OnceLock::new(),
             closed: AtomicBool::new(false),
             close_error: Mutex::new(None),
@@ -244,7 +244,13 @@ impl Dispatcher {
 
     /// Names the transport in use, for the `spinney.transport` attribute.
     pub(crate) fn set_transport(&self, name: &'static str) {
-        let _ = self.transport.set(name);
+        *self.transport.lock() = name;
+    }
+
+    /// The calling thread serves the device from now on: its ring is none.
+    pub(crate) fn goes_on_by_the_device(&self) {
+        self.set_transport("classic");
+        self.waiters.one_more_reads_the_device();
     }
 
     /// How many threads serve the device, and how many each ring queue.
@@ -283,7 +289,7 @@ impl Dispatcher {
     }
 
     pub(crate) fn transport(&self) -> &'static str {
-        self.transport.get().copied().unwrap_or("none")
+        *self.transport.lock()
     }
 
     /// The file system shall say what changes without a request.

@@ -10,7 +10,7 @@
 //!   dropped last are dropped again. Counters are shared by chunks with the same hash, so a
 //!   chunk may be dropped for nothing, never kept for nothing.
 //! * Dropping a page waits for who has it locked: a reader whose READ, or a writer whose WRITE,
-//!   somebody here has yet to serve. So only the notifier's thread does it, and so few serving
+//!   somebody here has yet to serve. So only a thread of the notifier does it, and so few serving
 //!   threads wait for that (`Waiters`) that each queue always has one that serves. Who may
 //!   not wait replies at once: the pages then go a moment later. And nobody waits for long:
 //!   Linux 6.18 was seen to keep READs of a ring queue back, with most of its entries idle,
@@ -128,6 +128,8 @@ pub(crate) enum Origin {
 pub(super) struct Waiters {
     all: AtomicU32,
     device: Queue,
+    /// Threads that read the device. They may become more.
+    readers: AtomicU32,
     rings: Box<[Queue]>,
     limits: OnceLock<Limits>,
 }
@@ -141,7 +143,6 @@ struct Queue {
 /// Threads that may wait at once.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    device: u32,
     ring: u32,
     all: u32,
 }
@@ -151,6 +152,7 @@ impl Waiters {
         Waiters {
             all: AtomicU32::new(0),
             device: Queue::default(),
+            readers: AtomicU32::new(0),
             rings: (0..cpus).map(|_| Queue::default()).collect(),
             limits: OnceLock::new(),
         }
@@ -160,10 +162,13 @@ impl Waiters {
     /// asynchronous requests that the kernel has under way at once: a write that waits is one
     /// of them, the READ that it waits for may be another.
     pub(super) fn limit(&self, device: usize, ring: usize, background: u16) {
-        let but_one = |count: usize| count.saturating_sub(1) as u32;
-        let limits =
-            Limits { device: but_one(device), ring: but_one(ring), all: u32::from(background / 2) };
-        let _ = self.limits.set(limits);
+        self.readers.store(device as u32, Ordering::Release);
+        let ring = ring.saturating_sub(1) as u32;
+        let _ = self.limits.set(Limits { ring, all: u32::from(background / 2) });
+    }
+
+    pub(super) fn one_more_reads_the_device(&self) {
+        self.readers.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Waits for the message, if the queue can spare the thread. Whether the kernel has acted upon it.
@@ -188,7 +193,10 @@ impl Waiters {
     fn queue(&self, origin: Origin) -> Option<(&Queue, u32)> {
         let limits = self.limits.get()?;
         match origin {
-            Origin::Device => Some((&self.device, limits.device)),
+            Origin::Device => {
+                let readers = self.readers.load(Ordering::Acquire);
+                Some((&self.device, readers.saturating_sub(1)))
+            }
             Origin::Ring(queue) => Some((self.rings.get(usize::from(queue))?, limits.ring)),
         }
     }

@@ -200,3 +200,18 @@ fn who_works_for_long_fetches_pages_all_the_same() {
     });
     assert!(matches!(outcome, Outcome::Reply(_)), "{outcome:?}");
 }
+
+/// Where the kernel takes no rings after all, threads of theirs read the device.
+#[test]
+fn who_goes_on_by_the_device_says_so_and_may_wait() {
+    let served = Served::new(&Config::default());
+    let Dispatcher { waiters, .. } = &served.dispatcher;
+    served.dispatcher.set_transport("io_uring");
+    served.dispatcher.served_by(0, 4);
+    let may_wait = || waiters.enter_for_long(Origin::Device).is_some();
+    assert_eq!((served.dispatcher.transport(), may_wait()), ("io_uring", false));
+    served.dispatcher.goes_on_by_the_device();
+    assert_eq!((served.dispatcher.transport(), may_wait()), ("classic", false));
+    served.dispatcher.goes_on_by_the_device();
+    assert!(may_wait(), "one of two");
+}

@@ -8,6 +8,7 @@ mod attributes;
 mod broken;
 mod files;
 mod fixture;
+mod held;
 mod lifecycle;
 mod listings;
 mod lockstep;

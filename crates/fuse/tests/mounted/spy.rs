@@ -25,6 +25,9 @@ pub struct Spy {
     pub looked_up_by: Mutex<BTreeSet<i32>>,
     pub observer: OnceLock<Arc<dyn Observer>>,
     pub slow: Hold,
+    /// Reading is held, too, from when this is set.
+    pub holds_reads: AtomicBool,
+    pub reads: Hold,
     pub observe_takes: Duration,
     pub destroy_takes: Duration,
     pub destroy_fails: bool,
@@ -181,6 +184,14 @@ impl FileSystem for Spy {
         self.model.write(cx, ino, offset, &data[..len], flags)
     }
 
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.note("read");
+        if self.holds_reads.load(Ordering::Relaxed) {
+            self.reads.pass();
+        }
+        self.model.read(ino, offset, buf)
+    }
+
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.note("readlink");
         let target = self.model.readlink(ino)?;
@@ -258,7 +269,6 @@ impl FileSystem for Spy {
         fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
         fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
         fn rename(&self, cx: &Context, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8], mode: RenameMode) -> Result<()>;
-        fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
         fn fallocate(&self, cx: &Context, ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> Result<()>;
         fn copy_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64>;
         fn clone_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<()>;

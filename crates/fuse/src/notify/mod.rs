@@ -2,19 +2,27 @@
 //!
 //! `*_now` methods return when the kernel has forgotten; handlers use them before they
 //! reply, and only for attributes and listings (see `dispatch/mod.rs`). The others queue: an engine
-//! may call them under its own locks, and a thread of the session sends. Messages about
+//! may call them under its own locks, and threads of the session send: one of inodes, in order
+//! (`inodes`), and beside it those of names, which wait for whoever lists a directory (`names`). Messages about
 //! things that the kernel does not remember are harmless.
+
+mod inodes;
+mod names;
+
+pub(crate) use inodes::Ticket;
 
 use crate::abi::record::{NotifyInvalEntry, NotifyInvalInode, NotifyStore, OutHeader};
 use crate::abi::{Wire, notify};
 use crate::device::Device;
 use crate::nodeid::NodeIds;
-use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use crate::sys;
+use inodes::{Inodes, Message};
+use names::Names;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 use vfs::{Ino, Observer};
 
 /// How long somebody waits for a message to be acted upon.
@@ -24,9 +32,12 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// Chosen, not measured.
 const LONG_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What a thread is called that tells of names.
+pub(crate) const NAMES_THREAD: &str = "fuse-names";
+
 impl Observer for Notifier {
     fn attributes_changed(&self, ino: Ino) {
-        self.push(Message::Attributes(ino));
+        self.inner.inodes.push(Message::Attributes(ino));
     }
 }
 
@@ -39,52 +50,15 @@ pub struct Notifier {
 struct Inner {
     device: Device,
     nodes: NodeIds,
-    queue: Mutex<Queue>,
-    wake: Condvar,
-    /// Somebody in `wait` may go on.
-    sent: Condvar,
-}
-
-/// The place of a message in the queue's history.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Ticket(u64);
-
-#[derive(Default)]
-struct Queue {
-    messages: VecDeque<Message>,
-    /// Messages ever queued, and those of them that the kernel has acted upon.
-    queued: u64,
-    sent: u64,
-    /// There is a thread that sends; nobody waits without.
-    running: bool,
-    closed: bool,
-}
-
-enum Message {
-    Attributes(Ino),
-    Data {
-        ino: Ino,
-        offset: i64,
-        len: i64,
-    },
-    Name {
-        parent: Ino,
-        name: Vec<u8>,
-    },
-    /// Less than a page.
-    Zeros {
-        ino: Ino,
-        range: Range<u64>,
-    },
-    /// One that was taken back.
-    Nothing,
+    inodes: Inodes,
+    names: Names,
 }
 
 impl Notifier {
     pub(crate) fn new(device: Device, root: Ino) -> Notifier {
         let nodes = NodeIds::new(root);
-        let (wake, sent) = (Condvar::new(), Condvar::new());
-        Notifier { inner: Arc::new(Inner { device, nodes, queue: Mutex::default(), wake, sent }) }
+        let (inodes, names) = (Inodes::new(), Names::new());
+        Notifier { inner: Arc::new(Inner { device, nodes, inodes, names }) }
     }
 
     pub(crate) fn nodes(&self) -> NodeIds {
@@ -98,13 +72,18 @@ impl Notifier {
 
     /// `name` appeared, vanished or now stands for something else in `parent`.
     pub fn name_changed(&self, parent: Ino, name: &[u8]) {
-        self.drop_name(parent, name);
+        self.inner.names.push(parent, name);
     }
 
-    /// As `name_changed`, for who may `wait` for it: not inside an operation that has the
-    /// directory's lock in the kernel.
-    pub(crate) fn drop_name(&self, parent: Ino, name: &[u8]) -> Ticket {
-        self.push(Message::Name { parent, name: name.to_vec() })
+    /// Returns when the kernel has heard of all names that changed in these directories, or somebody is in its way.
+    /// Not inside an operation that has the lock of one of them in the kernel.
+    pub(crate) fn names_sent(&self, dirs: &[Ino]) {
+        self.inner.names.wait_for(dirs, PATIENCE);
+    }
+
+    /// Somebody keeps many names of the directory from being heard of: there shall not be more.
+    pub(crate) fn has_many_names(&self, dir: Ino) -> bool {
+        self.inner.names.are_too_many(dir)
     }
 
     pub(crate) fn attributes_changed_now(&self, ino: Ino) {
@@ -119,101 +98,90 @@ impl Notifier {
     /// As `data_changed`, for who may `wait` for it.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len: u64) -> Ticket {
         let clip = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.push(Message::Data { ino, offset: clip(offset), len: clip(len) })
+        self.inner.inodes.push(Message::Data { ino, offset: clip(offset), len: clip(len) })
     }
 
     /// Zeros are in the kernel's page of the range from then on, which is less than a page; its size of the file is that
     /// of their end at least. To be taken back if they come too late.
     pub(crate) fn zeros(&self, ino: Ino, range: Range<u64>) -> Ticket {
-        self.push(Message::Zeros { ino, range })
+        self.inner.inodes.push(Message::Zeros { ino, range })
     }
 
     /// A message is not sent any more. False: it was, or is being sent.
     pub(crate) fn take_back(&self, ticket: Ticket) -> bool {
-        let mut queue = self.inner.queue.lock();
-        let first = queue.queued - queue.messages.len() as u64 + 1;
-        let place = ticket.0.checked_sub(first).and_then(|place| usize::try_from(place).ok());
-        match place.and_then(|place| queue.messages.get_mut(place)) {
-            Some(message) => {
-                *message = Message::Nothing;
-                true
-            }
-            None => false,
-        }
+        self.inner.inodes.take_back(ticket)
     }
 
     /// Returns when the kernel has acted upon the message, nobody sends it any more, or
     /// `PATIENCE` is over: the kernel may wait for requests that it does not hand out before
     /// the caller's is answered (`dispatch/pages.rs`). Whether it has acted.
     pub(crate) fn wait(&self, ticket: Ticket) -> bool {
-        let until = Instant::now() + PATIENCE;
-        let mut queue = self.inner.queue.lock();
-        while queue.running && !queue.closed && queue.sent < ticket.0 {
-            if self.inner.sent.wait_until(&mut queue, until).timed_out() {
-                tracing::debug!("the kernel has not forgotten yet; replying before it has");
-                break;
-            }
+        let acted = self.inner.inodes.wait(ticket, PATIENCE);
+        if !acted {
+            tracing::debug!("the kernel has not forgotten yet; replying before it has");
         }
-        queue.sent >= ticket.0
+        acted
     }
 
-    /// The last of the messages that the kernel has not acted upon yet.
+    /// The last of the messages about inodes that the kernel has not acted upon yet.
     pub(crate) fn last(&self) -> Option<Ticket> {
-        let queue = self.inner.queue.lock();
-        (queue.sent < queue.queued).then_some(Ticket(queue.queued))
+        self.inner.inodes.last()
     }
 
     /// Returns when the kernel has acted upon all that was queued before, or does not for long. Not for
     /// who serves requests.
     pub(crate) fn catch_up(&self) {
-        let until = Instant::now() + LONG_PATIENCE;
-        let mut queue = self.inner.queue.lock();
-        let last = queue.queued;
-        while queue.running && !queue.closed && queue.sent < last {
-            if self.inner.sent.wait_until(&mut queue, until).timed_out() {
-                return tracing::warn!("the kernel has not forgotten what changed");
+        let Inner { inodes, names, .. } = &*self.inner;
+        let heard = inodes.last().is_none_or(|last| inodes.wait(last, LONG_PATIENCE));
+        if !names.catch_up(LONG_PATIENCE) || !heard && inodes.is_served() {
+            tracing::warn!("the kernel has not forgotten what changed");
+        }
+    }
+
+    /// Sends what is queued of inodes until `close`; the body of the session's notifier thread.
+    pub(crate) fn run(&self) {
+        self.inner.inodes.run(|message| self.send(message));
+    }
+
+    /// The same of names. Where one of them has to wait for somebody another thread goes on. All of them keep a
+    /// copy of `kept` until they end.
+    pub(crate) fn run_names<K: Clone + Send + 'static>(&self, kept: K) {
+        if self.inner.names.one_more() {
+            self.send_names(kept);
+        }
+    }
+
+    fn send_names<K: Clone + Send + 'static>(&self, kept: K) {
+        let names = &self.inner.names;
+        while let Some(taken) = names.take() {
+            if names.one_more() {
+                self.spawn_for_names(kept.clone());
+            }
+            self.send_name(taken.dir, &taken.name);
+            drop(taken);
+            if names.is_enough() {
+                return;
             }
         }
+        names.one_less();
     }
 
-    fn push(&self, message: Message) -> Ticket {
-        let mut queue = self.inner.queue.lock();
-        if !queue.closed {
-            queue.messages.push_back(message);
-            queue.queued += 1;
-            self.inner.wake.notify_one();
-        }
-        Ticket(queue.queued)
-    }
-
-    /// Sends what is queued until `close`; the body of the session's notifier thread.
-    pub(crate) fn run(&self) {
-        let mut queue = self.inner.queue.lock();
-        queue.running = true;
-        loop {
-            let message = loop {
-                if queue.closed {
-                    return;
-                }
-                match queue.messages.pop_front() {
-                    Some(message) => break message,
-                    None => self.inner.wake.wait(&mut queue),
-                }
-            };
-            drop(queue);
-            self.send(&message);
-            queue = self.inner.queue.lock();
-            queue.sent += 1;
-            self.inner.sent.notify_all();
+    fn spawn_for_names<K: Clone + Send + 'static>(&self, kept: K) {
+        let notifier = self.clone();
+        let made = thread::Builder::new().name(NAMES_THREAD.into()).spawn(move || {
+            sys::block_signals();
+            sys::mark_io_flusher();
+            notifier.send_names(kept);
+        });
+        if let Err(error) = made {
+            self.inner.names.one_less();
+            tracing::warn!("starting a thread that tells the kernel of names: {error}");
         }
     }
 
     pub(crate) fn close(&self) {
-        let mut queue = self.inner.queue.lock();
-        queue.closed = true;
-        queue.messages.clear();
-        self.inner.wake.notify_all();
-        self.inner.sent.notify_all();
+        self.inner.inodes.close();
+        self.inner.names.close();
     }
 
     fn send(&self, message: &Message) {
@@ -228,25 +196,21 @@ impl Notifier {
                 self.transmit(notify::STORE, &record, &[&vec![0; size as usize]]);
             }
             Message::Nothing => {}
-            Message::Name { parent, name } => {
-                let parent = node(parent);
-                let record = NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
-                self.transmit(notify::INVAL_ENTRY, &record, &[name, b"\0"]);
-                // The directory's own attributes and its cached listing.
-                self.inval_inode(parent, 0, 0);
-            }
         }
+    }
+
+    fn send_name(&self, parent: Ino, name: &[u8]) {
+        let parent = self.inner.nodes.to_node(parent);
+        let record = NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
+        self.transmit(notify::INVAL_ENTRY, &record, &[name, b"\0"]);
+        // The directory's own attributes and its cached listing.
+        self.inval_inode(parent, 0, 0);
     }
 
     /// Messages that were queued where nobody sends them: of zeros, taken back or not, and of content that changed.
     #[cfg(test)]
     pub(crate) fn queued(&self) -> (usize, usize) {
-        let queue = self.inner.queue.lock();
-        let count = |is: fn(&Message) -> bool| queue.messages.iter().filter(|m| is(m)).count();
-        (
-            count(|message| matches!(message, Message::Zeros { .. } | Message::Nothing)),
-            count(|message| matches!(message, Message::Data { .. })),
-        )
+        self.inner.inodes.queued()
     }
 
     fn inval_inode(&self, nodeid: u64, off: i64, len: i64) {

@@ -65,7 +65,7 @@ pub(crate) fn set_size(
     let mut retries = Retries::default();
     loop {
         let grows = size > inode.read()?.item.size;
-        let writes = grows || writes_anew(engine, inode, size)?;
+        let writes = writes_anew(engine, inode, size)?;
         let most = if writes { 2 * engine.core.sector() } else { 0 };
         let mut dirty = engine.reserver.reserve_dirty(most)?;
         let reservation = match grows {
@@ -92,13 +92,16 @@ struct Budget<'a, 'e> {
     drops: bool,
 }
 
-/// Whether a file that is cut there keeps content that has to be written anew, for which there must be room: no full
-/// volume refuses a cut at the end of a sector.
+/// Whether a file that ends there keeps content that has to be written anew, for which there must be room: no full
+/// volume refuses an end that comes to, or goes from, the end of a sector.
 fn writes_anew(engine: &Engine, inode: &Ref<Inode>, size: u64) -> Result<bool> {
-    if size == 0 || !size.is_multiple_of(engine.core.sector()) {
-        return Ok(size != 0);
-    }
-    starts_inline(engine, inode)
+    let within = ends_within(engine, &*inode.read()?, size);
+    Ok(within || size > 0 && starts_inline(engine, inode)?)
+}
+
+/// Whether the shorter one of the two sizes is in the midst of a sector.
+fn ends_within(engine: &Engine, state: &State, size: u64) -> bool {
+    !size.min(state.item.size).is_multiple_of(engine.core.sector())
 }
 
 pub(super) fn starts_inline(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
@@ -150,10 +153,7 @@ fn set_size_locked(
     check_file(&state)?;
     state.content_is_replaced()?;
     // It may have become so since; nothing is changed then, and this comes again with what that needs.
-    if !budget.writes
-        && size > 0
-        && (size > state.item.size || is_inline(&engine.writeback, inode.id, &mut state)?)
-    {
+    if !budget.writes && needs_more(engine, inode.id, &mut state, size, budget.drops)? {
         return Ok(Done::Part);
     }
     if set.kill_priv {
@@ -177,6 +177,18 @@ fn set_size_locked(
     }
     changed_now(engine, inode.id, &mut state);
     Ok(done)
+}
+
+/// Whether a change of the size needs more than a budget without `writes` has, of which `drops` is a cut's.
+fn needs_more(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    size: u64,
+    drops: bool,
+) -> Result<bool> {
+    let other = ends_within(engine, state, size) || drops && size > state.item.size;
+    Ok(other || size > 0 && is_inline(&engine.writeback, id, state)?)
 }
 
 /// The content is of now.

@@ -2,12 +2,12 @@
 
 mod common;
 
-use btrfs_fs::BtrfsFs;
+use btrfs_fs::{BtrfsFs, Stored};
 use common::kernel::kernel;
 use common::{CX, Image, close_and_judge, errno, find, new_file};
 use std::path::Path;
 use testkit::oracle::sh;
-use vfs::{FallocateMode, FileSystem, SetAttr};
+use vfs::{FallocateMode, FileSystem, Ino, SetAttr};
 
 const MIB: u64 = 1 << 20;
 
@@ -90,6 +90,58 @@ fn two_set_the_size_of_one_file() {
                 }
             });
         }
+    });
+    close_and_judge(&image, fs);
+}
+
+fn has(fs: &BtrfsFs, name: &str) -> (Ino, Vec<Stored>) {
+    let ino = find(fs, fs.root(), name).expect("there");
+    (ino, fs.stored(ino).expect("a file"))
+}
+
+#[test]
+fn a_copy_shares() {
+    testkit::require!(kernel_btrfs);
+    let [image, copy] = full(|fs| _ = new_file(fs, "big", &[7; MIB as usize]));
+    kernel_does(&copy, &["cp --reflink=always big copied"]);
+    let fs = open_full(&image);
+    let (big, extents) = has(&fs, "big");
+    let used = fs.space().totals().data.used;
+    let copied = new_file(&fs, "copied", &[]);
+    assert_eq!(fs.copy_range(&CX, big, 0, copied, 0, MIB).expect("it takes nothing"), MIB);
+    let cloned = new_file(&fs, "cloned", &[]);
+    for at in [0, 2 * MIB] {
+        fs.clone_range(&CX, big, 0, cloned, at, 0).expect("it takes nothing");
+    }
+    fs.sync().expect("sync");
+    assert_eq!(has(&fs, "copied").1, extents);
+    assert_eq!(has(&fs, "cloned").1, [&extents[..], &extents[..]].concat());
+    assert_eq!(fs.space().totals().data.used, used);
+    close_and_judge(&image, fs);
+}
+
+/// Who looks before a file is locked what sharing needs finds it otherwise then.
+#[test]
+fn the_target_of_a_copy_is_replaced_meanwhile() {
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    let big = new_file(&fs, "big", &[7; 64 << 10]);
+    let target = new_file(&fs, "target", &[]);
+    std::thread::scope(|scope| {
+        let fs = &fs;
+        scope.spawn(move || {
+            for n in 0..400 {
+                set_size(fs, "target", 0).expect("cut");
+                let content = &[5; 6000][..[100, 6000][n % 2]];
+                fs.write(&CX, target, 0, content, Default::default()).expect("room");
+                fs.fsync(target, false).expect("fsync");
+            }
+        });
+        scope.spawn(move || {
+            for _ in 0..400 {
+                fs.clone_range(&CX, big, 0, target, MIB, 0).expect("room");
+            }
+        });
     });
     close_and_judge(&image, fs);
 }

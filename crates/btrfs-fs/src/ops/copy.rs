@@ -302,22 +302,43 @@ fn share(
         true => None,
         false => engine.reserver.may_share_into(target.id.tree, range.len)?,
     };
-    let most = 8 * engine.core.sector();
     let copies = cost::copy_range();
     [source, target].iter().try_for_each(|inode| engine.writeback.flush_compressed(inode))?;
     let (mut rest, mut room) = (range, Cost::default());
     loop {
-        let mut reserved = engine.reserver.reserve_content(most, copies + room)?;
+        let most = if writes_anew(engine, source, target, rest.to)? { 8 } else { 0 };
+        let data = most * engine.core.sector();
+        let mut reserved = engine.reserver.reserve_content(data, copies + room)?;
         match share_locked(engine, source, target, rest, room, &mut reserved.dirty)? {
             None => {
                 *done = range.len;
                 return Ok(());
             }
-            // Nobody looks for room with inodes locked.
+            // Nobody looks for room with inodes locked, nor for more of it.
             Some(Short { at, needs }) => (rest, room) = (rest.behind(at), needs),
         }
         *done = range.len - rest.len;
     }
+}
+
+/// Whether something has to be written anew, for which there must be room: no full volume refuses what only
+/// shares.
+fn writes_anew(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, to: u64) -> Result<bool> {
+    for (inode, to) in [(source, 0), (target, to)] {
+        let state = inode.read()?;
+        if is_written_anew(engine, inode, &state, to)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Content that an item has becomes an extent, and a part of a sector at the end of a file that reaches further up to
+/// `to` gets zeros behind it.
+fn is_written_anew(engine: &Engine, inode: &Inode, state: &State, to: u64) -> Result<bool> {
+    let size = state.item.size;
+    let within = to > size && !size.is_multiple_of(engine.core.sector());
+    Ok(within || end_of_item(engine, inode, state)? > 0)
 }
 
 /// What was looked at before the files were locked may be otherwise by now. EINVAL: it cannot be shared.
@@ -355,6 +376,12 @@ fn share_locked(
     let _still = engine.core.addresses.hold_still();
     let mut locked = Locked::new(&[source, target])?;
     check_locked(engine, &locked, (source, target), &range)?;
+    if budget.is_empty()
+        && (is_written_anew(engine, source, locked.get(source), 0)?
+            || is_written_anew(engine, target, locked.get(target), range.to)?)
+    {
+        return Ok(Some(Short { at: range.from, needs: room }));
+    }
     for inode in [source, target] {
         let state = locked.state(inode);
         budget.spend(load_inline(&engine.writeback, inode.id, state)?);

@@ -25,6 +25,11 @@ pub(crate) struct DirtyReservation<'r> {
 }
 
 impl DirtyReservation<'_> {
+    /// There is nothing to spend.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
     /// `bytes` of it became dirty, or landed: they are no longer this operation's.
     pub(crate) fn spend(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "{bytes} bytes became dirty, {} were reserved", self.bytes);

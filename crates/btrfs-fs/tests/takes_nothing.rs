@@ -2,7 +2,7 @@
 
 mod common;
 
-use btrfs_fs::{BtrfsFs, Stored};
+use btrfs_fs::{BtrfsFs, LimitChange, Stored};
 use common::kernel::kernel;
 use common::{CX, Image, close_and_judge, errno, find, new_file};
 use std::path::Path;
@@ -143,5 +143,111 @@ fn the_target_of_a_copy_is_replaced_meanwhile() {
             }
         });
     });
+    close_and_judge(&image, fs);
+}
+
+const ZERO: FallocateMode = FallocateMode::ZeroRange { keep_size: false };
+const ZERO_KEPT: FallocateMode = FallocateMode::ZeroRange { keep_size: true };
+
+#[test]
+fn what_is_preallocated_is_zeroed_again() {
+    testkit::require!(kernel_btrfs);
+    let [image, copy] = full(|fs| {
+        let modes = [("whole", FallocateMode::Allocate), ("kept", FallocateMode::KeepSize)];
+        for (name, mode) in modes {
+            let ino = new_file(fs, name, &[]);
+            fs.fallocate(&CX, ino, mode, 0, 2 * MIB).expect("room");
+        }
+        for (name, at) in [("pieces", 0), ("between", 0), ("pieces", MIB)] {
+            let ino = find(fs, fs.root(), name).unwrap_or_else(|| new_file(fs, name, &[]));
+            fs.fallocate(&CX, ino, FallocateMode::Allocate, at, MIB).expect("room");
+        }
+    });
+    let commands = [
+        "fallocate -z -l 2M whole",
+        "fallocate -n -z -l 2M whole",
+        "fallocate -z -o 77 -l 5000 whole",
+        "fallocate -n -z -l 2M kept",
+        "fallocate -z -l 2M kept",
+    ];
+    kernel_does(&copy, &commands);
+    let fs = open_full(&image);
+    let before = ["whole", "kept", "pieces"].map(|name| has(&fs, name));
+    let [whole, kept, pieces] = [0, 1, 2].map(|n: usize| before[n].0);
+    assert_eq!(before[2].1.len(), 2, "the kernel goes no further than the first");
+    let calls = [
+        (whole, ZERO, 0, 2 * MIB),
+        (whole, ZERO_KEPT, 0, 2 * MIB),
+        (whole, ZERO, 77, 5000),
+        (kept, ZERO_KEPT, 0, 2 * MIB),
+        (kept, ZERO, 0, 2 * MIB),
+        (pieces, ZERO, 0, 2 * MIB),
+    ];
+    for (n, (ino, mode, at, len)) in calls.into_iter().enumerate() {
+        fs.fallocate(&CX, ino, mode, at, len).unwrap_or_else(|error| panic!("{n}: {error}"));
+        assert_eq!(fs.getattr(ino).expect("there").blocks, 2 * MIB / 512);
+    }
+    for (name, (ino, extents)) in ["whole", "kept", "pieces"].into_iter().zip(before) {
+        assert_eq!(fs.getattr(ino).expect("there").size, 2 * MIB);
+        assert_eq!(has(&fs, name).1, extents);
+        let seen = copy.open();
+        assert_eq!(has(&seen, name).1, extents, "the kernel's");
+    }
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn what_is_preallocated_counts_once_against_a_limit() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(400 * MIB, &[]);
+    let fs = image.open();
+    fs.enable_quotas().expect("quotas");
+    fs.wait_for_rescan().expect("counted");
+    let ino = new_file(&fs, "file", &[]);
+    fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, 60 * MIB).expect("room");
+    let limit = LimitChange { referenced: Some(Some(100 * MIB)), ..LimitChange::default() };
+    fs.limit_qgroup("0/5".parse().expect("a group"), &limit).expect("limit");
+    fs.destroy().expect("close");
+    drop(fs);
+    let copy = image.copy("kernel.img");
+    kernel(&copy.path, "noatime", |mount| {
+        run(mount.path(), "fallocate -z -l 60M file").expect("the kernel does it");
+        run(mount.path(), "fallocate -z -o 60M -l 60M file").expect_err("that is too much");
+    });
+    let fs = image.open();
+    let ino = has(&fs, "file").0;
+    fs.fallocate(&CX, ino, ZERO, 0, 60 * MIB).expect("it counts already");
+    assert_eq!(errno(fs.fallocate(&CX, ino, ZERO, 60 * MIB, 60 * MIB)), libc::EDQUOT);
+    close_and_judge(&image, fs);
+}
+
+/// What is preallocated stays up to there, and is there behind that as well.
+#[test]
+fn what_is_written_over_it_becomes_zeros() {
+    testkit::require!(kernel_btrfs);
+    let (image, written) = (Image::new(256 * MIB, &[]), MIB / 2);
+    let fs = image.open();
+    for (name, synced) in [("memory", false), ("medium", true)] {
+        for from in [0, 77, written - 100, written, written + 100] {
+            let ino = new_file(&fs, &format!("{name}-{from}"), &[]);
+            fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, MIB).expect("room");
+            fs.write(&CX, ino, written, &[7; 64 << 10], Default::default()).expect("room");
+            if synced {
+                fs.sync().expect("sync");
+            }
+            let before = fs.stored(ino).expect("a file")[0];
+            fs.fallocate(&CX, ino, ZERO, from, MIB - from).expect("room");
+            let mut content = vec![1; MIB as usize];
+            assert_eq!(fs.read(ino, 0, &mut content).expect("read"), content.len());
+            let kept = written..from.max(written);
+            let is_right = |(n, byte): (u64, u8)| byte == 7 * u8::from(kept.contains(&n));
+            let what = format!("{name}, from {from} on");
+            assert!((0..).zip(content.iter().copied()).all(is_right), "{what}");
+            let after = fs.stored(ino).expect("a file")[0];
+            let first = Stored { len: written, ..before };
+            assert_eq!(after, first, "{what}");
+            assert_eq!(fs.getattr(ino).expect("there").blocks, MIB / 512, "{what}");
+        }
+    }
     close_and_judge(&image, fs);
 }

@@ -47,9 +47,10 @@ pub(crate) fn fallocate(
     let removes = !allocates && !splits(engine, &inode, offset, end)?;
     let mut retries = Retries::default();
     loop {
-        let space = || space_for(engine, &inode, gaps(engine, &inode, mode, offset, end)?);
+        let from = changes_from(engine, inode.id, &*inode.read()?, mode, (offset, end))?;
+        let space = || space_for(engine, &inode, gaps(engine, &inode, mode, from, end)?);
         let (_promise, mut space) = allocates.then(space).transpose()?.unzip();
-        let writes = writes_anew(engine, &inode, mode, offset, end)?;
+        let writes = writes_anew(engine, &inode, mode, from, end)?;
         let dirty = engine.reserver.reserve_dirty(u64::from(writes) * 4 * engine.core.sector())?;
         let reservation = match removes {
             true => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
@@ -95,39 +96,63 @@ fn writes_anew(
     engine: &Engine,
     inode: &Ref<Inode>,
     mode: FallocateMode,
-    offset: u64,
+    from: u64,
     end: u64,
 ) -> Result<bool> {
-    let sector = engine.core.sector();
-    let cuts = !offset.is_multiple_of(sector) || !end.is_multiple_of(sector);
-    let zeros = matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange { .. });
-    if zeros && cuts || grows_from_within(engine, &*inode.read()?, mode, end) {
-        return Ok(true);
-    }
-    starts_inline(engine, inode)
+    let within = writes_within(engine, &*inode.read()?, mode, from, end);
+    Ok(within || starts_inline(engine, inode)?)
 }
 
-/// Whether the file gets longer, and ends in the midst of a sector.
-fn grows_from_within(engine: &Engine, state: &State, mode: FallocateMode, end: u64) -> bool {
+/// Whether parts of sectors become zeros, at the ends of the range or where the file gets longer.
+fn writes_within(engine: &Engine, state: &State, mode: FallocateMode, from: u64, end: u64) -> bool {
+    let within = |at: u64| !at.is_multiple_of(engine.core.sector());
+    let zeros = matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange { .. });
     let grows =
         matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange { keep_size: false });
-    grows && end > state.item.size && !state.item.size.is_multiple_of(engine.core.sector())
+    let cuts = zeros && from < end && (within(from) || within(end));
+    cuts || grows && end > state.item.size && within(state.item.size)
 }
 
-/// Bytes of [offset, end), in whole sectors, that will need extents. What is unwritten has its own before, for
+/// Where the range begins that is changed. As in the kernel no zeros are put where it begins with what is
+/// preallocated and has nothing unwritten over it: that stays as it is. It may all be so.
+fn changes_from(
+    engine: &Engine,
+    id: InodeId,
+    state: &State,
+    mode: FallocateMode,
+    (offset, end): (u64, u64),
+) -> Result<u64> {
+    if !matches!(mode, FallocateMode::ZeroRange { .. }) {
+        return Ok(offset);
+    }
+    let sector = engine.core.sector();
+    let Range { start, end: stop } = sectors_of(sector, offset, end);
+    let mut at = start;
+    let mut follows = |extent: &Mapped| {
+        let follows = extent.is_prealloc() && extent.start <= at;
+        at = if follows { extent.end } else { at };
+        follows
+    };
+    let all = |mapped: &[Mapped]| mapped.iter().all(&mut follows);
+    map_parts(&engine.core.view(), id, sector, (start, stop), all).fs()?;
+    let unwritten = state.dirty.as_ref().and_then(|dirty| dirty.first_from(start));
+    Ok(at.min(unwritten.unwrap_or(at)).max(offset))
+}
+
+/// Bytes of [from, end), in whole sectors, that will need extents. What is unwritten has its own before, for
 /// which space is reserved already.
 fn gaps(
     engine: &Engine,
     inode: &Ref<Inode>,
     mode: FallocateMode,
-    offset: u64,
+    from: u64,
     end: u64,
 ) -> Result<u64> {
     let sector = engine.core.sector();
-    let Range { start, end: stop } = sectors_of(sector, offset, end);
+    let Range { start, end: stop } = sectors_of(sector, from, end);
     if matches!(mode, FallocateMode::ZeroRange { .. }) {
         engine.writeback.flush_compressed(inode)?;
-        return Ok(stop - start);
+        return Ok(stop.saturating_sub(start));
     }
     engine.writeback.flush_unasked(inode)?;
     let state = inode.read()?;
@@ -176,42 +201,50 @@ fn locked(
     if *mode == FallocateMode::PunchHole && is_hole(engine, inode.id, &state, offset, end)? {
         return Ok(Done::All);
     }
+    let from = changes_from(engine, inode.id, &state, *mode, (offset, end))?;
     if !budget.writes
-        && (grows_from_within(engine, &state, *mode, end)
+        && (writes_within(engine, &state, *mode, from, end)
             || is_inline(&engine.writeback, inode.id, &mut state)?)
     {
         // It has become so since; nothing is changed, and this comes again with what that needs.
         return Ok(Done::Part);
     }
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
-    let result = match *mode {
-        FallocateMode::Allocate => {
-            allocate_range(engine, inode, &mut state, offset, end, true, budget)
-        }
-        FallocateMode::KeepSize => {
-            allocate_range(engine, inode, &mut state, offset, end, false, budget)
-        }
-        // What is preallocated behind the end goes, too.
-        FallocateMode::PunchHole => punch(engine, inode, &mut state, offset, end, budget),
-        FallocateMode::ZeroRange { keep_size } => {
-            let stop = end.min(state.item.size.next_multiple_of(engine.core.sector()));
-            match punch(engine, inode, &mut state, offset, stop.max(offset), budget) {
-                Ok(Done::All) => {
-                    let grow = !keep_size;
-                    // What was allocated is not taken away again where that takes more than one try.
-                    *mode = if grow { FallocateMode::Allocate } else { FallocateMode::KeepSize };
-                    allocate_range(engine, inode, &mut state, offset, end, grow, budget)
-                }
-                other => other,
-            }
-        }
-        _ => return Err(Errno::EOPNOTSUPP.into()),
-    };
+    let result = change_range(engine, inode, &mut state, mode, (offset, from, end), budget);
     if let Some(dirty) = &mut state.dirty {
         dirty.ground_changed();
     }
     changed_now(engine, inode.id, &mut state);
     result
+}
+
+/// The range is [offset, end), and changes from `from` on.
+fn change_range(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    mode: &mut FallocateMode,
+    (offset, from, end): (u64, u64, u64),
+    budget: &mut Budget<'_>,
+) -> Result<Done> {
+    let grow = match *mode {
+        FallocateMode::Allocate => true,
+        FallocateMode::KeepSize => false,
+        // What is preallocated behind the end goes, too.
+        FallocateMode::PunchHole => return punch(engine, inode, state, offset, end, budget),
+        FallocateMode::ZeroRange { keep_size } => {
+            let stop = end.min(state.item.size.next_multiple_of(engine.core.sector()));
+            let zeros = punch(engine, inode, state, from, stop.max(from), budget)?;
+            if zeros != Done::All {
+                return Ok(zeros);
+            }
+            // What was allocated is not taken away again where that takes more than one try.
+            *mode = if keep_size { FallocateMode::KeepSize } else { FallocateMode::Allocate };
+            !keep_size
+        }
+        _ => return Err(Errno::EOPNOTSUPP.into()),
+    };
+    allocate_range(engine, inode, state, offset, end, grow, budget)
 }
 
 /// True where nothing is to be punched. As in the kernel the times of the file stay then.

@@ -19,8 +19,12 @@ use btrfs_disk::{DamageKind, Key, Logical};
 use btrfs_txn::{Core, Roots, View};
 use vfs::Result;
 
+/// So many parts beside what is in memory are read one by one.
+/// Chosen, not measured.
+const PARTS: usize = 16;
+
 /// Fills `buf` from `offset`, up to the end of the file; of what is behind that in the last sector zeros may come.
-/// The caller holds the inode.
+/// Whether it can be read that lies below what is in memory is all the same. The caller holds the inode.
 pub(crate) fn read(
     core: &Core,
     id: InodeId,
@@ -33,13 +37,18 @@ pub(crate) fn read(
         return Ok(0);
     }
     let end = offset + len as u64;
-    let all_dirty = state.dirty.as_ref().is_some_and(|d| d.run_end_until(offset, end) == end);
-    if !all_dirty {
-        read_within(core, id, state.item.flags, offset, (buf, len))?;
+    let flags = state.item.flags;
+    let Some(dirty) = &state.dirty else {
+        return read_within(core, id, flags, offset, (buf, len)).map(|()| len);
+    };
+    let parts = dirty.gaps(offset, end);
+    // More of them take longer than all at once, where that can be read.
+    let done = parts.len() > PARTS && read_within(core, id, flags, offset, (buf, len)).is_ok();
+    for part in parts.iter().filter(|_| !done) {
+        let (from, len) = ((part.start - offset) as usize, (part.end - part.start) as usize);
+        read_within(core, id, flags, part.start, (&mut buf[from..], len))?;
     }
-    if let Some(dirty) = &state.dirty {
-        dirty.overlay(offset, &mut buf[..len]);
-    }
+    dirty.overlay(offset, &mut buf[..len]);
     Ok(len)
 }
 

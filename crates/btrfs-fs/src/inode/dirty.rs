@@ -147,6 +147,19 @@ impl Dirty {
         end.min(limit).max(from)
     }
 
+    /// The parts of [from, end) that are not dirty.
+    pub(crate) fn gaps(&self, from: u64, end: u64) -> Vec<Range<u64>> {
+        let (mut gaps, mut at) = (Vec::new(), from);
+        while at < end {
+            let next = self.first_from(at).map_or(end, |next| next.min(end));
+            if at < next {
+                gaps.push(at..next);
+            }
+            at = self.run_end_until(next, end);
+        }
+        gaps
+    }
+
     /// The pieces, from the one that covers `offset` on; none if it is not dirty.
     fn pieces_from(&self, offset: u64) -> impl Iterator<Item = (u64, &Vec<u8>)> {
         let first = self.piece_at(offset).map(|(start, _)| start);

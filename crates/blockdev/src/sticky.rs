@@ -32,6 +32,14 @@ impl<D: BlockDevice> Sticky<D> {
         self.failed.get().map(|(_, why)| why.as_str())
     }
 
+    /// Where it was given up: whoever opens it next is not to believe what it failed to write, which the
+    /// machine may have cached. Done when it is dropped, too; for who ends without that.
+    pub fn forget_failed(&self) {
+        if self.failed.get().is_some() {
+            self.device.uncache(0, self.device.len());
+        }
+    }
+
     /// The device below.
     pub fn device(&self) -> &D {
         &self.device
@@ -110,12 +118,9 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
     }
 }
 
-/// Whoever opens it next is not to believe what it failed to write.
 impl<D: BlockDevice> Drop for Sticky<D> {
     fn drop(&mut self) {
-        if self.failed.get().is_some() {
-            self.device.uncache(0, self.device.len());
-        }
+        self.forget_failed();
     }
 }
 

@@ -6,7 +6,6 @@ use common::mount::{Mount, TRANSPORTS, lacks_fuse, loops_over, mounted, server};
 use common::without_stand_ins;
 use common::{Image, KernelMount, assert_clean, eventually, failing, fine, json, text};
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use testkit::compare::{Rules, TreeSnapshot, diff};
@@ -113,77 +112,6 @@ fn what_the_kernel_wrote_is_read_and_changed() {
         assert_clean(&image.path);
         assert_eq!(fine(&["cat", &image.at("/new")]), "new");
     });
-}
-
-#[test]
-fn sigterm_commits_and_unmounts() {
-    require!(fuse);
-    require!(btrfs_progs);
-    each("sigterm", |image, options| {
-        for name in ["TERM", "INT", "HUP"] {
-            let mut mount = Mount::foreground(&image, options);
-            fs::write(mount.join(name), name).unwrap();
-            common::mount::signal(mount.pid(), name);
-            let (code, log) = mount.wait();
-            assert_eq!(code, Some(0), "{log}");
-            assert!(log.contains(&format!("SIG{name}")), "{log}");
-            assert_eq!(mounted(&mount.point), None);
-            assert_clean(&image.path);
-            assert_eq!(fine(&["cat", &image.at(&format!("/{name}"))]), name);
-        }
-    });
-}
-
-#[test]
-fn signals_with_open_files() {
-    require!(fuse);
-    require!(btrfs_progs);
-    each("busy", |image, options| {
-        let mut mount = Mount::foreground(&image, options);
-        let mut file = File::create(mount.join("open")).unwrap();
-        file.write_all(b"before").unwrap();
-        common::mount::signal(mount.pid(), "TERM");
-        eventually("detached", || mounted(&mount.point).is_none());
-        file.write_all(b" and after").unwrap();
-        drop(file);
-        let (code, log) = mount.wait();
-        assert_eq!(code, Some(0), "{log}");
-        assert_clean(&image.path);
-        assert_eq!(fine(&["cat", &image.at("/open")]), "before and after");
-        // The second signal does not wait.
-        let mut mount = Mount::foreground(&image, options);
-        let mut file = File::create(mount.join("second")).unwrap();
-        file.write_all(b"before").unwrap();
-        common::mount::signal(mount.pid(), "TERM");
-        eventually("detached", || mounted(&mount.point).is_none());
-        common::mount::signal(mount.pid(), "TERM");
-        let (code, log) = mount.wait();
-        assert_eq!(code, Some(1), "{log}");
-        assert!(file.write_all(b"lost").and(file.sync_all()).is_err());
-        drop(file);
-        assert_clean(&image.path);
-        assert_eq!(fine(&["cat", &image.at("/second")]), "before");
-    });
-}
-
-#[test]
-fn signals_do_not_unmount_what_is_below() {
-    require!(fuse);
-    require!(btrfs_progs);
-    let image = Image::new("below");
-    let point = Mount::directory(&image);
-    let word = point.display().to_string();
-    testkit::oracle::sh("mount", &["-t", "tmpfs", "none", &word]).unwrap();
-    let mut mount = Mount::foreground(&image, "rw");
-    let file = File::create(mount.join("open")).unwrap();
-    testkit::oracle::sh("umount", &["-l", &word]).unwrap();
-    assert_eq!(mounted(&point).unwrap().0, "tmpfs");
-    common::mount::signal(mount.pid(), "TERM");
-    drop(file);
-    let (code, log) = mount.wait();
-    assert_eq!(code, Some(0), "{log}");
-    assert_eq!(mounted(&point).unwrap().0, "tmpfs");
-    assert_clean(&image.path);
 }
 
 #[test]

@@ -412,7 +412,8 @@ fn a_server_does_not_wait_for_the_rest_of_a_stream() {
     let (child, input) = half_sent(&mount, &stream());
     let server = common::mount::server(&image.path).unwrap();
     common::mount::signal(server, "TERM");
-    thread::sleep(Duration::from_millis(300));
+    // What comes within a second of it belongs to it.
+    thread::sleep(Duration::from_millis(1500));
     // Twice: the directory is open. By now it may have ended.
     let _ = Command::new("kill").args(["-TERM", &server.to_string()]).output();
     wait_for("the server ends", || common::mount::server(&image.path).is_none());

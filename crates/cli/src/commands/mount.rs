@@ -44,7 +44,8 @@ What root has mounted already root can mount at further places, another subvolum
 they are one mount, and the first one's options hold.
 
 The server commits and unmounts on SIGTERM, SIGINT and SIGHUP. If files are still open, the
-tree is detached and closed with the last of them; a second signal does not wait for them.
+tree is detached and closed with the last of them; a second signal does not wait for them
+(one that comes a second later: what is sent at once is one).
 
 Options
     -f, --foreground    serve in this process, and log to standard error

@@ -1,7 +1,7 @@
 //! Mounting: from the words after `spinney mount` to a closed volume.
 //!
 //! `options` understands `-o`, `background` splits the process, `guard` watches over the
-//! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
+//! start, `serve` opens, mounts, waits and closes, `signals` has it end, `control` tells `spinney umount` how
 //! that ended (where they meet `meeting` knows), `log` keeps what the server has to say. `remount` follows the kernel's `flags`, and
 //! `changes` knows which other options may change. `sandbox` takes from the server what it does
 //! not need to serve, `receive` plays streams on the volume that is served, `sending` holds what is
@@ -30,4 +30,5 @@ pub mod request;
 mod sandbox;
 pub mod sending;
 pub mod serve;
+mod signals;
 mod within;

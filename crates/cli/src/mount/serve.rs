@@ -16,11 +16,12 @@ use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::machine;
 use super::memory;
-use super::monitor::{Monitor, Unmounted};
+use super::monitor::Monitor;
 use super::receive::Receivers;
 use super::remount::Follower;
 use super::request::Request;
 use super::sandbox;
+use super::signals::{self, Served};
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, Medium};
 use crate::mounts;
@@ -29,10 +30,9 @@ use btrfs_fs::{BtrfsFs, Options};
 use fuse::{Config, Controls, Map, Session, Source, Transport};
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 use vfs::{FileSystem, FsError};
 
 /// Serves until the volume is unmounted. Errors before `reporter` heard that the mount is
@@ -69,8 +69,9 @@ fn serve_logged(
     }
     let tender = memory::tend(request.options.fs.memory_bytes);
     let tender = tender.map_err(|e| starting("a thread", &e))?;
-    let signals = await_signals(monitor.clone())?;
+    let signals = signals::wait(monitor.clone()).map_err(|e| starting("a thread", &e))?;
     let (fs, medium, mut session) = begin(request, reporter, monitor)?;
+    let medium = Arc::new(medium);
     let image = request.image.display();
     let point = session.unmounter().mountpoint().to_owned();
     request.options.limits.set(&point);
@@ -85,7 +86,8 @@ fn serve_logged(
     let mut control = listen(&point, hearing);
     step("listening")?;
     monitor.serves(number.as_deref().unwrap_or_default());
-    let _ = signals.send(Arc::downgrade(&fs));
+    let (serving, over) = channel();
+    let _ = signals.send(Served::new(&fs, &medium, over));
     let _ = tender.send(Arc::downgrade(&fs));
     step("ready")?;
     let text = ready_text(request, &fs, &session, place);
@@ -93,6 +95,7 @@ fn serve_logged(
     sandbox::close();
     reporter.ready(&text);
     session.wait();
+    drop(serving);
     if let Some(control) = &mut control {
         control.close();
     }
@@ -373,27 +376,6 @@ fn not_yours(request: &Request, fs: &BtrfsFs) -> String {
     }
 }
 
-/// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP, once it is told
-/// which: there is none yet, so that what can fail fails before.
-fn await_signals(monitor: Arc<Monitor>) -> Result<Sender<Weak<BtrfsFs>>> {
-    let (tell, told) = channel::<Weak<BtrfsFs>>();
-    let body = move || {
-        let Ok(fs) = told.recv() else { return };
-        let signal = sys::wait_for_signal();
-        tracing::info!("{signal}: committing and unmounting");
-        commit(&fs);
-        match monitor.unmount() {
-            Unmounted::Done => {}
-            Unmounted::Before => tracing::info!("unmounted already, but files are still open"),
-            Unmounted::But(said) => tracing::warn!("{said}"),
-        }
-        let signal = sys::wait_for_signal();
-        tracing::warn!("{signal} again: closing without waiting for open files");
-        end_now(&fs);
-    };
-    start_thread("signals", body).map(|()| tell)
-}
-
 /// A thread that ends with the process.
 fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     sandbox::spawn(name, body).map_err(|e| starting("a thread", &e))
@@ -406,25 +388,4 @@ fn starting(what: &str, error: &std::io::Error) -> Error {
 /// The topmost mount's `major:minor`.
 fn device_on(point: &Path) -> Option<String> {
     mounts::on(point).ok().flatten().map(|entry| entry.device)
-}
-
-fn commit(fs: &Weak<BtrfsFs>) {
-    if let Some(fs) = fs.upgrade()
-        && let Err(error) = fs.sync()
-    {
-        tracing::error!("committing: {error}");
-    }
-}
-
-/// The process ends; the kernel answers open files with errors from then on.
-fn end_now(fs: &Weak<BtrfsFs>) {
-    let Some(fs) = fs.upgrade() else {
-        // The session is over and being closed; give that a moment.
-        thread::sleep(Duration::from_secs(10));
-        std::process::exit(i32::from(Exit::Failed.code()));
-    };
-    if let Err(error) = fs.destroy() {
-        tracing::error!("closing: {error}");
-    }
-    std::process::exit(i32::from(Exit::Failed.code()));
 }

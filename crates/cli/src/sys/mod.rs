@@ -30,10 +30,10 @@ pub use memory::{
 };
 pub use names::{group_id, group_name, user_id_and_group, user_name};
 pub use process::{
-    Fork, allow_descriptors, block_signals, close_others, ended, fork, fork_apart, has_hung_up,
-    has_user, ignore_stops, is_alive, is_root, kill, new_session, null_stdio, outlive_file_limit,
-    peer, shut_down, state, umask, user_and_group, wait_for_change, wait_for_signal, wait_readable,
-    wake,
+    ENDING, Fork, allow_descriptors, block_signals, close_others, ended, fork, fork_apart,
+    has_hung_up, has_user, ignore_stops, is_alive, is_root, kill, new_session, null_stdio,
+    outlive_file_limit, peer, shut_down, signal_within, state, umask, user_and_group,
+    wait_for_change, wait_for_signal, wait_readable, wake,
 };
 #[cfg(feature = "fault-injection")]
 pub use process::{kill_myself, stop_myself};

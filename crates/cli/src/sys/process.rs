@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// The signals that end a mount.
-const ENDING: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+pub const ENDING: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 pub enum Fork {
     Child,
@@ -258,12 +258,37 @@ pub fn wait_for_signal() -> &'static str {
         let mut signal = 0;
         // SAFETY: reads the set, writes one integer to `signal`.
         if unsafe { libc::sigwait(&set, &mut signal) } == 0 {
-            return match signal {
-                libc::SIGTERM => "SIGTERM",
-                libc::SIGINT => "SIGINT",
-                _ => "SIGHUP",
-            };
+            return name_of(signal);
         }
+    }
+}
+
+/// One of them that is pending or comes so soon.
+pub fn signal_within(limit: Duration) -> Option<&'static str> {
+    let set = ending_set();
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = libc::timespec {
+            tv_sec: libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        // SAFETY: reads the set and the time; nothing more is asked for.
+        let signal = unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &left) };
+        if signal > 0 {
+            return Some(name_of(signal));
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return None;
+        }
+    }
+}
+
+fn name_of(signal: libc::c_int) -> &'static str {
+    match signal {
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGINT => "SIGINT",
+        _ => "SIGHUP",
     }
 }
 

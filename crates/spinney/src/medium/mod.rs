@@ -163,6 +163,12 @@ impl Medium {
         self.device.failure()
     }
 
+    /// If one failed, the machine forgets what it has cached, as when the medium is dropped: for who ends without
+    /// that.
+    pub fn forget_failed(&self) {
+        self.device.forget_failed();
+    }
+
     /// Where it was opened, or how it was called.
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,0 +1,113 @@
+//! SIGTERM, SIGINT and SIGHUP end the mount: all is committed and the tree unmounted, or detached where
+//! files are open, and the volume closed with the last of them. A second signal does not wait for those.
+//!
+//! A sender who means one end may send several signals: what stops a session sends SIGTERM and SIGHUP at
+//! once, and a terminal that goes sends SIGHUP twice. So what comes beside the first, or before the tree is
+//! unmounted, is the same wish.
+//!
+//! Invariant: where the close is under way already it is the server's end that ends the process, since it
+//! tells who waits in `spinney umount` how that went.
+
+use super::monitor::{Monitor, Unmounted};
+use super::sandbox;
+use crate::error::Exit;
+use crate::image::Medium;
+use crate::sys;
+use btrfs_fs::BtrfsFs;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+use vfs::FileSystem;
+
+/// From the first signal on others are the same wish for so long, at least.
+/// Chosen, not measured.
+const BESIDE: Duration = Duration::from_secs(1);
+/// The session is over so soon after the kernel closed the volume.
+/// Chosen, not measured.
+const MOMENT: Duration = Duration::from_millis(500);
+/// For the server's own end.
+/// Chosen, not measured.
+const TO_END: Duration = Duration::from_secs(10);
+
+/// What is ended.
+pub struct Served {
+    fs: Weak<BtrfsFs>,
+    medium: Weak<Medium>,
+    /// Its other side goes when the session is over. Nothing is sent.
+    over: Receiver<()>,
+}
+
+impl Served {
+    pub fn new(fs: &Arc<BtrfsFs>, medium: &Arc<Medium>, over: Receiver<()>) -> Served {
+        Served { fs: Arc::downgrade(fs), medium: Arc::downgrade(medium), over }
+    }
+
+    fn commit(&self) {
+        if let Some(fs) = self.fs.upgrade()
+            && let Err(error) = fs.sync()
+        {
+            tracing::error!("committing: {error}");
+        }
+    }
+
+    fn is_over_in(&self, limit: Duration) -> bool {
+        self.over.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
+    }
+
+    /// The process ends; the kernel answers open files with errors from then on.
+    fn end_now(&self) -> ! {
+        if self.is_over_in(Duration::ZERO) {
+            thread::sleep(TO_END);
+        }
+        let closed = self.fs.upgrade().map_or(Ok(()), |fs| fs.destroy());
+        // Then it was the kernel that closed it, and the server comes to its end by itself.
+        if self.is_over_in(MOMENT) {
+            thread::sleep(TO_END);
+        }
+        if let Err(error) = closed {
+            tracing::error!("closing: {error}");
+        }
+        if let Some(medium) = self.medium.upgrade() {
+            medium.forget_failed();
+        }
+        std::process::exit(i32::from(Exit::Failed.code()));
+    }
+}
+
+/// Starts the thread that waits for them, once it is told what to end: there is nothing yet, so that what
+/// can fail fails before.
+pub fn wait(monitor: Arc<Monitor>) -> io::Result<Sender<Served>> {
+    let (tell, told) = channel::<Served>();
+    let body = move || {
+        let Ok(served) = told.recv() else { return };
+        let signal = sys::wait_for_signal();
+        let begun = Instant::now();
+        tracing::info!("{signal}: committing and unmounting");
+        served.commit();
+        match monitor.unmount() {
+            Unmounted::Done => {}
+            Unmounted::Before => tracing::info!("unmounted already, but files are still open"),
+            Unmounted::But(said) => tracing::warn!("{said}"),
+        }
+        pass_over(begun + BESIDE);
+        let signal = sys::wait_for_signal();
+        tracing::warn!("{signal} again: closing without waiting for open files");
+        served.end_now();
+    };
+    sandbox::spawn("signals", body).map(|()| tell)
+}
+
+/// Takes those that come until then, and those that are there by then.
+fn pass_over(until: Instant) {
+    // There is one of each kind at most.
+    let mut looks = sys::ENDING.len();
+    while looks > 0 {
+        let left = until.saturating_duration_since(Instant::now());
+        looks -= usize::from(left.is_zero());
+        if let Some(signal) = sys::signal_within(left) {
+            tracing::debug!("{signal}, too, is the same wish");
+        }
+    }
+}

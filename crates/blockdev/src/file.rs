@@ -359,7 +359,12 @@ fn uncache(file: &File, offset: u64, len: u64) {
     let len = end.map_or(0, |end| end - start);
     let (start, len) = (start as libc::off64_t, i64::try_from(len).unwrap_or(0));
     // SAFETY: posix_fadvise takes a descriptor and integers only.
-    unsafe { libc::posix_fadvise64(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
+    let number =
+        unsafe { libc::posix_fadvise64(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
+    if number != 0 {
+        let error = io::Error::from_raw_os_error(number);
+        tracing::warn!("what the machine has cached of a device cannot be forgotten: {error}");
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

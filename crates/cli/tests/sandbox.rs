@@ -9,6 +9,7 @@ use common::{Image, OpenToAll, PROGRAM, assert_clean, eventually, fine, sh, text
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::{require, skip};
 
@@ -43,6 +44,8 @@ const ATTEMPTS: &[&str] = &[
     "real time",
     "terminal",
 ];
+/// What it does seldom, but does.
+const MEANT: &[&str] = &["thread", "uncache", "let go of a part"];
 const REFUSED: &str = "1";
 const NO_ACCESS: &str = "13";
 const DONE: &str = "0";
@@ -87,6 +90,7 @@ fn start(image: &Image, user: User, options: &str, fault: &str) -> Mount {
         .args(["mount", "-f", "-o", &format!("map-owner,{options}"), &image.word()])
         .arg(&point)
         .env("SPINNEY_FAULT", format!("serving=try,{fault}"))
+        .env("RUST_BACKTRACE", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -188,7 +192,9 @@ fn a_thread_that_serves_can_do_nothing_else() {
             assert_threads(pid, set, are_few);
         }
         // It serves all the same: threads are made, and a caller's groups looked up.
-        assert_eq!(tried(user, &mount, &["thread"])["thread"], DONE, "{what}");
+        for (attempt, answer) in tried(user, &mount, MEANT) {
+            assert_eq!(answer, DONE, "{what}: {attempt}");
+        }
         let word = mount.word();
         user.sh(&format!(
             "cd {word}; echo new >new; chmod 6755 new; echo more >>new; sync new; head -c 9000000 \
@@ -270,6 +276,79 @@ fn what_the_kernel_lacks_is_left_away_and_told() {
         told(mount, "capabilities");
         assert_clean(&image.path);
     });
+}
+
+/// Bytes of the file that the machine's cache has.
+fn cached(image: &Image) -> u64 {
+    let told = sh(&format!("fincore -bnro RES {}", image.word()));
+    text(&told.stdout).trim().parse().unwrap()
+}
+
+/// Where the machine's cache forgets what it is told to, which a tmpfs does not.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn with(image: &mut Image) -> Disk {
+        let disk = Disk(image.dir.join("disk"));
+        fs::create_dir(&disk.0).unwrap();
+        let script =
+            "truncate -s 700M ext4; mkfs.ext4 -q ext4; mount -o loop ext4 disk; mv disk.img disk/";
+        User::Root.sh(&format!("cd {}; {script}; sync -f disk", image.dir.path().display()));
+        image.path = disk.0.join("disk.img");
+        disk
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        sh(&format!("umount -l {}", self.0.display()));
+    }
+}
+
+/// A server whose device fails, and that is asked for what it does seldom, ends as it is to, though each call that is
+/// refused would end it (`sandbox=mercy`). What it could not write nobody finds in the machine's cache.
+#[test]
+fn what_is_seldom_done_needs_no_call_that_is_refused() {
+    require!(fuse);
+    require!(btrfs_progs);
+    if !has_getfattr() || !sh("prlimit --version && fincore --version").status.success() {
+        skip!("no getfattr, prlimit or fincore here");
+    }
+    for (transport, at_once) in TRANSPORTS.into_iter().zip([false, true]) {
+        if lacks_fuse(transport) {
+            continue;
+        }
+        let mut image = Image::new("seldom");
+        let _disk = Disk::with(&mut image);
+        let options = format!("transport={transport}");
+        let mut mount = start(&image, User::Root, &options, "sandbox=mercy");
+        let word = mount.word();
+        assert!(!sh(&format!("getfattr -n user.spinney.try.panic {word}")).status.success());
+        let script =
+            "head -c 9000000 /dev/zero >big; sync big; rm big; fstrim .; mkdir d; sync -f .";
+        User::Root.sh(&format!("cd {word}; {script}"));
+        let file = fs::File::create(mount.join("open")).unwrap();
+        let limit = format!("prlimit --pid {} --fsize=65536", mount.pid());
+        assert!(sh(&limit).status.success());
+        assert!(file.sync_all().is_err(), "{transport}");
+        // Others read the image meanwhile.
+        fs::read(&image.path).unwrap();
+        assert!(cached(&image) > 1 << 20);
+        signal(mount.pid(), "TERM");
+        eventually("detached", || mounted(&mount.point).is_none());
+        match at_once {
+            true => {
+                std::thread::sleep(std::time::Duration::from_millis(1500));
+                signal(mount.pid(), "TERM");
+            }
+            false => drop(file),
+        }
+        let (code, log) = mount.wait();
+        assert_eq!(code, Some(1), "{transport}: {log}");
+        assert!(log.contains("panicked"), "{transport}: {log}");
+        // Whoever looks at the loop device that goes reads a page or two anew.
+        assert!(cached(&image) <= 1 << 16, "{transport}: {} {log}", cached(&image));
+    }
 }
 
 /// The process beside the server is nobody's to be left behind, and missed where it is gone.

@@ -1,7 +1,7 @@
 //! Makes a start, or the end, fail where a test wants it: `SPINNEY_FAULT=STEP=WHAT[,STEP=WHAT...]`.
 //! `serving=try` lets who looks at the extended attribute `user.spinney.try.WHAT` have a thread
 //! that serves try WHAT; `sandbox=PART` leaves a part of the sandbox away, as on a kernel
-//! without it.
+//! without it, and `sandbox=mercy` has a call that is refused end the server.
 //!
 //! Without the feature `fault-injection`, which only this workspace's tests turn on, nobody asks:
 //! a released program has no code for it (`cargo xtask released`).

@@ -129,9 +129,23 @@ fn only_listed_calls() -> Result<(), Failed> {
     let none = SeccompAction::Errno(libc::ENOSYS as u32);
     let hidden = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     seccompiler::apply_filter_all_threads(&program(hidden, SeccompAction::Allow, none)?)?;
+    if fault::lacks("mercy") {
+        seccompiler::apply_filter_all_threads(&merciless()?)?;
+    }
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let listed = program(allowed()?, refused, SeccompAction::Allow)?;
     Ok(seccompiler::apply_filter_all_threads(&listed)?)
+}
+
+/// For tests that have a server do what it does seldom: a call that is refused and that nobody expects to
+/// be ends the process. Expected are those by paths: the standard library looks for what it can do without.
+fn merciless() -> Result<BpfProgram, Failed> {
+    let mut rules = allowed()?;
+    // The filter that comes next is made by two of them.
+    for call in [libc::SYS_openat, libc::SYS_getcwd, libc::SYS_seccomp, libc::SYS_prctl] {
+        rules.insert(call, Vec::new());
+    }
+    program(rules, SeccompAction::KillProcess, SeccompAction::Allow)
 }
 
 fn program(
@@ -194,8 +208,9 @@ const CALLS: [&[c_long]; 6] = [
         libc::SYS_fsync,
         libc::SYS_fdatasync,
         libc::SYS_sync_file_range,
-        libc::SYS_fadvise64,
         libc::SYS_fallocate,
+        // What the machine's cache is to forget: what a device that failed did not take.
+        libc::SYS_fadvise64,
         libc::SYS_flock,
         libc::SYS_ppoll,
         libc::SYS_close,
@@ -285,6 +300,8 @@ const NARROWED: &[(c_long, u8, &[Value])] = &[
             Value::Is(libc::F_GETFD as u64),
             Value::Is(libc::F_GETFL as u64),
             Value::Is(libc::F_SETFL as u64),
+            // A part of an image is let go.
+            Value::Is(libc::F_OFD_SETLK as u64),
         ],
     ),
     // Names of threads and of memory; threads that clean pages.
@@ -300,6 +317,7 @@ const NARROWED: &[(c_long, u8, &[Value])] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn the_list_becomes_a_program() {
@@ -337,5 +355,121 @@ mod tests {
             _ => assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied),
         }
         std::fs::read("/etc/passwd").unwrap();
+    }
+
+    /// What libraries' names of calls come to, where a server uses them behind its start.
+    const SERVING: &[(&str, c_long)] = &[
+        ("clock_gettime", libc::SYS_clock_gettime),
+        ("fallocate", libc::SYS_fallocate),
+        ("fcntl", libc::SYS_fcntl),
+        ("getegid", libc::SYS_getegid),
+        ("geteuid", libc::SYS_geteuid),
+        ("getgid", libc::SYS_getgid),
+        ("getpid", libc::SYS_getpid),
+        ("getsockopt", libc::SYS_getsockopt),
+        ("getuid", libc::SYS_getuid),
+        ("ioctl", libc::SYS_ioctl),
+        ("madvise", libc::SYS_madvise),
+        ("mmap", libc::SYS_mmap),
+        ("munmap", libc::SYS_munmap),
+        ("poll", libc::SYS_ppoll),
+        ("posix_fadvise64", libc::SYS_fadvise64),
+        ("prctl", libc::SYS_prctl),
+        ("preadv2", libc::SYS_preadv2),
+        ("pthread_sigmask", libc::SYS_rt_sigprocmask),
+        ("pwritev", libc::SYS_pwritev),
+        ("pwritev2", libc::SYS_pwritev2),
+        ("sched_getaffinity", libc::SYS_sched_getaffinity),
+        ("sched_getcpu", libc::SYS_getcpu),
+        ("sched_setaffinity", libc::SYS_sched_setaffinity),
+        ("shutdown", libc::SYS_shutdown),
+        ("sigtimedwait", libc::SYS_rt_sigtimedwait),
+        ("sigwait", libc::SYS_rt_sigtimedwait),
+        ("sync_file_range", libc::SYS_sync_file_range),
+        ("write", libc::SYS_write),
+    ];
+    /// What makes no call, and what only a start, the monitor, another command or a test makes.
+    const NOT_SERVING: &[&str] = &[
+        "__errno_location",
+        "__error",
+        "_exit",
+        "dup2",
+        "fnmatch",
+        "fork",
+        "fstatat",
+        "getpriority",
+        "getrlimit",
+        "kill",
+        "localtime_r",
+        "major",
+        "makedev",
+        "mincore",
+        "minor",
+        "mktime",
+        "mount",
+        "openat",
+        "raise",
+        "readlinkat",
+        "recvmsg",
+        // A thread that polls is of lowest priority before the start is over.
+        "setpriority",
+        "setrlimit",
+        "setsid",
+        "sigaddset",
+        "sigdelset",
+        "sigemptyset",
+        "sigfillset",
+        "signal",
+        "sysconf",
+        // By a number, in `fuse/src/sys/mount.rs` and in this crate's `confine` and `process`: mounts, rights
+        // and `close_range`, all at a start.
+        "syscall",
+        "umask",
+        "umount2",
+        "unlinkat",
+        "waitpid",
+    ];
+
+    /// A call that is new to what serves is to be thought of here: refused, nobody would hear of it.
+    #[test]
+    fn each_call_of_what_serves_is_listed_or_made_before() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let not = ["cli", "btrfs-check", "btrfs-image", "blocksim", "fuzzing", "suites", "testkit"];
+        let here = ["sys/confine.rs", "sys/memory.rs", "sys/process.rs", "sys/time.rs", "mount"];
+        let here = here.map(|place| crates.join("cli/src").join(place));
+        let others = std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path());
+        let others = others.filter(|path| !not.iter().any(|name| path.ends_with(name)));
+        let places = others.map(|path| path.join("src")).chain(here);
+        let (rules, mut found) = (allowed().unwrap(), BTreeSet::new());
+        places.for_each(|place| calls_in(&place, &mut found));
+        assert!(found.len() > 30, "{found:?}");
+        for name in found {
+            let call = SERVING.iter().find(|(known, _)| *known == name).map(|(_, call)| call);
+            assert!(
+                call.is_some() || NOT_SERVING.contains(&&*name),
+                "{name} is new: see this test"
+            );
+            assert!(call.is_none_or(|call| rules.contains_key(call)), "{name} would be refused");
+        }
+    }
+
+    /// The names behind `libc::` that are called.
+    fn calls_in(place: &Path, found: &mut BTreeSet<String>) {
+        if place.is_dir() {
+            std::fs::read_dir(place)
+                .unwrap()
+                .for_each(|entry| calls_in(&entry.unwrap().path(), found));
+        }
+        let text = std::fs::read_to_string(place).unwrap_or_default();
+        for behind in text.split("libc::").skip(1) {
+            let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            let (name, rest) =
+                behind.split_at(behind.find(|l| !is_of_name(l)).unwrap_or(behind.len()));
+            if rest.starts_with('(')
+                && name.starts_with(|l: char| l.is_ascii_lowercase() || l == '_')
+            {
+                found.insert(name.to_owned());
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! For tests of the sandbox: what a thread is to try. Each is such that it does nothing where it
-//! is not refused, or fails there with another error than EPERM.
+//! is not refused, or fails there with another error than EPERM. Standard input is open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,7 +14,10 @@ const NOBODY: libc::c_long = 0x7fff_fff0;
 /// 0, or the error's number; -1 for what is not known.
 pub fn attempt(what: &str) -> i32 {
     let number = |error: io::Error| error.raw_os_error().unwrap_or(-1);
-    tried(what).or_else(|| raw(what)).map_or(-1, |result| result.err().map_or(0, number))
+    tried(what)
+        .or_else(|| seldom(what))
+        .or_else(|| raw(what))
+        .map_or(-1, |result| result.err().map_or(0, number))
 }
 
 fn tried(what: &str) -> Option<io::Result<()>> {
@@ -34,6 +37,7 @@ fn tried(what: &str) -> Option<io::Result<()>> {
         "pair" => UnixStream::pair().map(drop),
         "pipe" => io::pipe().map(drop),
         "thread" => std::thread::Builder::new().spawn(|| {}).map(drop),
+        "panic" => panic!("asked to"),
         _ => return None,
     })
 }
@@ -42,6 +46,26 @@ fn tried(what: &str) -> Option<io::Result<()>> {
 fn nameless() -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_TMPFILE).open(std::env::temp_dir()).map(drop)
+}
+
+/// What a server does, but seldom.
+fn seldom(what: &str) -> Option<io::Result<()>> {
+    // SAFETY: the calls get numbers, and a record that outlives them, for which all zeros are valid.
+    let done = unsafe {
+        match what {
+            "uncache" => libc::posix_fadvise(0, 0, 0, libc::POSIX_FADV_DONTNEED),
+            "let go of a part" => {
+                let mut part: libc::flock = std::mem::zeroed();
+                part.l_type = libc::F_UNLCK as libc::c_short;
+                match libc::fcntl(0, libc::F_OFD_SETLK, &raw const part) {
+                    0 => 0,
+                    _ => io::Error::last_os_error().raw_os_error().unwrap_or(-1),
+                }
+            }
+            _ => return None,
+        }
+    };
+    Some(if done == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(done)) })
 }
 
 fn raw(what: &str) -> Option<io::Result<()>> {

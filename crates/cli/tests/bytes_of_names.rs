@@ -1,11 +1,12 @@
-//! Names that are no text: as bytes where they are listed, and as `KEY_hex` in JSON.
+//! Names that are no text: as bytes where they are listed, and as `KEY_hex` in JSON; and mount points.
 
 mod common;
 
-use common::{PROGRAM, fine, json, sh, spinney, text};
+use common::{Image, PROGRAM, fine, json, sh, spinney, text};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use testkit::oracle::TempDir;
+use testkit::require;
 
 const NAME: &[u8] = b"caf\xe9";
 
@@ -57,4 +58,33 @@ fn names_that_are_no_text_are_told_as_they_are() {
     assert_eq!(measured["files"][0]["path_hex"], hex(&path).as_str());
     let found = json(&text(&told(&words(&format!("{inode} --json"), image.as_bytes()))));
     assert_eq!(found["paths_hex"][0], hex(&path).as_str());
+}
+
+/// Anybody's, and ours: what a mount needs of the kernel's table it finds there. In a mount namespace of its own, for
+/// other tests read that table as text.
+#[test]
+fn mount_points_need_not_be_text() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    let image = Image::new("no-text");
+    let (dir, word) = (image.dir.path().display(), image.word());
+    for options in ["transport=classic", "transport=classic,plain"] {
+        let script = format!(
+            "set -ex; cd {dir}; ours=$(printf 'ours\\344'); theirs=$(printf 'theirs\\377')
+            mkdir -p $ours $theirs kernel; mount -t tmpfs none $theirs
+            SPINNEY_LOG=debug {PROGRAM} mount -q --log log -o {options} {word} $ours
+            touch $ours/file; {PROGRAM} umount $ours
+            mount -o loop,ro {word} kernel; {PROGRAM} ls {word}:/; umount kernel"
+        );
+        let script =
+            format!("unshare -m --propagation private sh -c '{}'", script.replace('\'', "'\\''"));
+        let done = sh(&script);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        assert_eq!(text(&done.stdout), "file\n");
+        let log = std::fs::read_to_string(image.dir.join("log")).unwrap();
+        assert!(
+            log.contains("is closed") && !log.contains("no way to end the connection"),
+            "{log}"
+        );
+    }
 }

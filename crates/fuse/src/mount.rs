@@ -265,7 +265,7 @@ impl Breaker {
     pub(crate) fn of(number: Option<&str>) -> Breaker {
         let file = abort_file(number);
         if let Err(error) = &file {
-            tracing::debug!("no way to end the connection: {error}");
+            tracing::warn!("no way to end the connection where a thread fails: {error}");
         }
         Breaker(file.ok().map(Arc::new))
     }

@@ -140,7 +140,9 @@ fn mounted(device: &Path, reader: bool) -> Result<bool, String> {
 /// Where `device` is mounted, and whether only to be read. What a user's FUSE mount names as its
 /// source is what he says.
 fn mounts_of(device: &Path) -> Vec<(String, bool)> {
-    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // Somebody may have a mount point that is no text. Devices of ours are, and so are options.
+    let table = fs::read("/proc/self/mounts").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
     let real = device.canonicalize().ok();
     let mount = |line: &str| {
         let mut fields = line.split(' ');

@@ -98,6 +98,7 @@ fn mount_8_finds_the_program() {
     fs::write(&fstab, format!("{word} {at} fuse.spinney {options} 0 0\n")).unwrap();
     run(&image, &format!("mount -T {} {at}", fstab.display()));
     judge(&image, &point, &["noexec"]);
+    mounted_lines_are_left_alone(&image, &at);
     // Its own exit codes: 32 for a mount that failed, and the reason.
     let output = sh(&format!("mount -t fuse.spinney {at}/none {at}"));
     assert_eq!(output.status.code(), Some(32));
@@ -110,6 +111,36 @@ fn mount_8_finds_the_program() {
     run(&image, &format!("mount -f -t fuse.spinney {word} {at}"));
     assert_eq!(mounted(&point), None);
     from_a_users_fstab();
+}
+
+/// `mount -a` does not see of a line that begins at a subvolume that it is mounted.
+fn mounted_lines_are_left_alone(image: &Image, at: &str) {
+    let (fstab, word) = (image.dir.join("fstab"), image.word());
+    let all = format!("mount -a -T {}", fstab.display());
+    let write = |options: &str| {
+        fs::write(&fstab, format!("{word} {at} fuse.spinney {options} 0 0\n")).unwrap();
+    };
+    fine(&["subvolume", "create", &image.at("/@a"), &image.at("/@b")]);
+    fine(&["subvolume", "set-default", &image.at("/@b")]);
+    for (line, other) in
+        [("subvol=@a", "subvol=@b"), ("subvol=/@a,ro", "ro"), ("nosuid", "subvol=@a")]
+    {
+        let _mount = Mount { point: at.into(), ready: String::new(), child: None };
+        write(line);
+        let told = run(
+            image,
+            &format!("{all} && {all} && {all} && grep -c ' {at} ' /proc/self/mountinfo"),
+        );
+        assert!(told.ends_with("\n1\n"), "{told}");
+        // What is not there is refused still.
+        for other in [other, "subvolid=5", "subvol=@c", &format!("{line},noexec"), "nodev"] {
+            write(other);
+            assert_eq!(sh(&all).status.code(), Some(32), "{line}, {other}");
+        }
+        run(image, &format!("umount {at}"));
+    }
+    fine(&["subvolume", "set-default", "5", &word]);
+    fine(&["subvolume", "delete", &image.at("/@a"), &image.at("/@b")]);
 }
 
 /// A line with `user`, without `spinney` on anybody's path: the link is enough. In a mount

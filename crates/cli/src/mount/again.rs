@@ -74,7 +74,10 @@ fn share_of(
         Error::about(request.image.display(), format!("is mounted on {place} already{what}"))
     };
     if entries.iter().any(|entry| entry.point == request.point) {
-        return Err(told(""));
+        return match is_done(request, entries, waiter)? {
+            true => Ok(told("").text()),
+            false => Err(told("")),
+        };
     }
     if !sys::is_root() {
         return Err(told("").remedy("use it there; only root can have it at a second place"));
@@ -96,6 +99,22 @@ fn share_of(
     let bound = bind(request, first, dir).and_then(|()| narrow(request, way));
     bound.map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
     Ok(shared(request, first, path))
+}
+
+/// Whether mount(8) asks for what is there, on that very point. It has lines of fstab left away that are mounted, but
+/// of those that begin at a subvolume it does not know that: `mount -a` would fail.
+fn is_done(request: &Request, entries: &[MountEntry], waiter: &Waiter) -> Result<bool> {
+    let top = mounts::on(&request.point).map_err(|e| Error::io(&request.point, &e))?;
+    let ours = |top: &MountEntry| entries.iter().any(|entry| entry.id == top.id);
+    let Some(top) = top.filter(ours) else { return Ok(false) };
+    if !request.options.by_mount8 || top.root == Path::new("/") {
+        return Ok(false);
+    }
+    let status = waiter.ask("status", TO_ANSWER);
+    let as_asked = status.is_some_and(|status| agrees(request, &status).is_ok())
+        && Flags::of(&top).mount & asked(request) == asked(request);
+    let Some(dir) = mounts::reach(&top).filter(|_| as_asked) else { return Ok(false) };
+    within::is(&dir, &request.point, &request.options.fs.subvol)
 }
 
 fn shared(request: &Request, first: &MountEntry, subvolume: Option<&[u8]>) -> String {
@@ -145,16 +164,20 @@ fn narrow(request: &Request, way: &[u8]) -> std::io::Result<()> {
 /// With what the first mount forbids and with what is asked for here. The server keeps access
 /// times for all mounts as the first says.
 fn bind(request: &Request, first: &MountEntry, top: &File) -> std::io::Result<()> {
+    let flags = Flags::of(first).mount & !libc::MS_RDONLY | asked(request);
+    let from = format!("/proc/self/fd/{}", top.as_raw_fd());
+    sys::bind(Path::new(&from), &request.point, flags)
+}
+
+/// What is asked to be forbidden.
+fn asked(request: &Request) -> libc::c_ulong {
     let config = &request.options.config;
-    let asked = [
+    let flags = [
         (config.read_only, libc::MS_RDONLY),
         (config.nosuid, libc::MS_NOSUID),
         (config.nodev, libc::MS_NODEV),
         (config.noexec, libc::MS_NOEXEC),
         (config.nosymfollow, libc::MS_NOSYMFOLLOW),
     ];
-    let forbidden = Flags::of(first).mount & !libc::MS_RDONLY;
-    let flags = asked.iter().filter(|(on, _)| *on).fold(forbidden, |all, (_, flag)| all | flag);
-    let from = format!("/proc/self/fd/{}", top.as_raw_fd());
-    sys::bind(Path::new(&from), &request.point, flags)
+    flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag)
 }

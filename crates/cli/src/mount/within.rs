@@ -71,6 +71,12 @@ pub fn find(top: &File, place: &Path, wanted: &Subvol) -> Result<Within> {
     }
 }
 
+/// Whether `top`, which errors name `place`, is the root directory of that subvolume.
+pub fn is(top: &File, place: &Path, wanted: &Subvol) -> Result<bool> {
+    let dir = directory(top, b"").map_err(|e| Error::io(place, &e))?;
+    Ok(matches!(find(top, place, wanted)?, Within::Top) && is_it(&dir, None, place)?)
+}
+
 /// And whether something else is mounted on it, or on the way.
 fn reached(top: &File, path: &[u8]) -> io::Result<(File, bool)> {
     match directory(top, path) {

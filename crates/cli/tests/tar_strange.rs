@@ -62,6 +62,43 @@ fn names_of_millions_of_directories_are_refused() {
     assert_clean(&image.path);
 }
 
+/// As GNU tar and bsdtar have it (`--acls`), the ACL is a text. The group's permissions beside it are its mask.
+#[test]
+fn whom_an_acl_keeps_out_gets_not_in_without_it() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-acl");
+    let file = image.dir.join("a.tar");
+    let of = |acl: &str| {
+        let record = format!(" SCHILY.acl.access={acl}\n");
+        format!("{}{record}", record.len() + 2)
+    };
+    for (acl, mode) in [
+        ("user::rw-,user:9:rw-,group::---,mask::rw-,other::---", "600"),
+        ("user::rw-,group::rw-,other::r--", "664"),
+    ] {
+        let content = of(acl);
+        let mut to = File::create(&file).unwrap();
+        for (kind, mode, content) in [(b'x', 0, content.as_bytes()), (b'0', 0o664, b"")] {
+            let mut header = tar::Header::new_gnu();
+            header.set_path("f").unwrap();
+            header.set_entry_type(tar::EntryType::new(kind));
+            header.set_size(content.len() as u64);
+            header.set_mode(mode);
+            header.set_cksum();
+            to.write_all(header.as_bytes()).unwrap();
+            to.write_all(content).unwrap();
+            to.write_all(&vec![0; content.len().next_multiple_of(512) - content.len()]).unwrap();
+        }
+        to.write_all(&[0; 1024]).unwrap();
+        let (code, said) = unpacked(&file, &image.at("/"));
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(said.contains("its owner alone"), mode == "600", "{said}");
+        let stat = fine(&["stat", &image.at("/f")]);
+        assert!(stat.contains(&format!("Access: (0{mode}/")), "{stat}");
+        fine(&["rm", &image.at("/f")]);
+    }
+}
+
 /// A header of so many records, each of them of two names in memory, took twenty times its length.
 #[test]
 fn headers_of_millions_of_records_are_refused() {

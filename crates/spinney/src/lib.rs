@@ -82,6 +82,7 @@ pub use format::FormatOptions;
 pub use fs_verity::{
     Descriptor as VerityDescriptor, HashAlgorithm as VerityHash, Params as VerityParams,
 };
+pub use import::Copied;
 pub use medium::{
     Access, Claim, Disk, Medium, Partition, claim, devices_over, is_block_device, part_of,
 };

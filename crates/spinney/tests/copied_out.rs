@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use testkit::oracle::TempDir;
+use testkit::oracle::{KernelMount, TempDir};
+use vfs::{Context, XattrMode};
 
 fn fresh() -> Volume {
     let device = Arc::new(MemDevice::new(256 << 20));
@@ -24,6 +25,45 @@ fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+/// The group's permissions beside an ACL are the most that anybody has whom it names; the group may have none.
+#[test]
+fn where_there_are_no_acls_nobody_gets_in_whom_one_keeps_out() {
+    testkit::require!(kernel_btrfs);
+    let dir = TempDir::new("no-acls").unwrap();
+    let image = dir.join("noacl.img");
+    testkit::oracle::mkfs_btrfs(&image, 256 << 20, &[]).unwrap();
+    let mount = KernelMount::new(&image, "noacl").unwrap();
+    let volume = fresh();
+    let acl = |at: &str, name: &[u8], dir: bool| {
+        let entries = [(0x01, 6, !0), (0x02, 6, 1234), (0x04, 0, !0), (0x10, 6, !0), (0x20, 0, !0)];
+        let mut value = 2u32.to_le_bytes().to_vec();
+        for (tag, perm, id) in entries.map(|(tag, perm, id): (u16, u16, u32)| {
+            (tag.to_le_bytes(), (perm | u16::from(dir)).to_le_bytes(), id.to_le_bytes())
+        }) {
+            value.extend([&tag[..], &perm, &id].concat());
+        }
+        let ino = volume.find(at.as_bytes(), true).unwrap().ino();
+        volume.fs().setxattr(&Context::default(), ino, name, &value, XattrMode::Set).unwrap();
+    };
+    volume.create_dir_all("top/d").unwrap();
+    volume.write("top/f", b"content").unwrap();
+    for (name, dir) in [("f", false), ("d", true)] {
+        acl(&format!("top/{name}"), b"system.posix_acl_access", dir);
+    }
+    // This one keeps nobody out of the directory itself.
+    acl("top", b"system.posix_acl_default", false);
+    let to = mount.path().join("to");
+    let copied = volume.export("top", &to).unwrap();
+    assert_eq!(copied.skipped_xattrs, 3);
+    let mode = |name: &str| fs::metadata(to.join(name)).unwrap().mode() & 0o777;
+    assert_eq!([mode("f"), mode("d"), mode("")], [0o600, 0o700, 0o755]);
+    mount.unmount().unwrap();
+    // Where there are some the group has what the mask is.
+    let copied = volume.export("top", dir.join("to")).unwrap();
+    assert_eq!(copied.skipped_xattrs, 0);
+    assert_eq!(fs::metadata(dir.join("to/f")).unwrap().mode() & 0o777, 0o660);
 }
 
 /// Whoever owns the directory that is merged into can put a link to another one at its name.

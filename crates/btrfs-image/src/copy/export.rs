@@ -426,6 +426,7 @@ impl<'a> Export<'a> {
             let value = self.fs.getxattr(ino, &name).at(path, "read xattr");
             let set = value.and_then(|value| match target.set_xattr(&name, &value) {
                 Err(e) if host::no_such_xattr_here(&e) => {
+                    tried.left_out(&name);
                     self.teller.skipped_xattr(path, &name);
                     Ok(())
                 }

@@ -480,23 +480,25 @@ impl<'a> Import<'a> {
         for name in names {
             let value = match source.get_xattr(&name) {
                 // Names that are listed and cannot be read (or have just gone).
-                Err(e) if host::cannot_be_read(&e) => continue,
+                Err(e) if host::cannot_be_read(&e) => {
+                    tried.left_out(&name);
+                    continue;
+                }
                 other => other.at(path, "read xattr"),
             };
-            let set = value.and_then(|value| self.xattr(path, ino, &name, &value));
+            let set = value.and_then(|value| {
+                match self.fs.setxattr(&cx, ino, &name, &value, XattrMode::Set) {
+                    Err(FsError::Posix(Errno::EOPNOTSUPP)) => {
+                        tried.left_out(&name);
+                        self.teller.skipped_xattr(path, &name);
+                        Ok(())
+                    }
+                    other => other.at(path, "set xattr"),
+                }
+            });
             tried.one(&name, set);
         }
         tried
-    }
-
-    fn xattr(&self, path: &Path, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
-        match self.fs.setxattr(&Context::default(), ino, name, value, XattrMode::Set) {
-            Err(FsError::Posix(Errno::EOPNOTSUPP)) => {
-                self.teller.skipped_xattr(path, name);
-                Ok(())
-            }
-            other => other.at(path, "set xattr"),
-        }
     }
 }
 

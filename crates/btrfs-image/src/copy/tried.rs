@@ -7,6 +7,7 @@
 //! It does not know what an attribute says.
 
 use super::host::is_acl;
+use vfs::posix_acl;
 
 /// What trying came to; the first error stands for all.
 #[derive(Debug)]
@@ -29,6 +30,12 @@ impl<E> Tried<E> {
             self.lacks_acl |= is_acl(name);
             self.first.get_or_insert(error);
         }
+    }
+
+    /// One that the target cannot have, which is no error.
+    pub fn left_out(&mut self, name: &[u8]) {
+        // A default ACL keeps nobody out of what has it.
+        self.lacks_acl |= name == posix_acl::ACCESS;
     }
 
     /// What all of them need; an ACL may have been among them.
@@ -71,5 +78,14 @@ mod tests {
         assert_eq!(tried.perm(0o644), 0o644);
         assert!(tried.all(Err::<(), _>(3)).is_none());
         assert_eq!((tried.perm(0o644), tried.result()), (0o600, Err(3)));
+        for (name, perm) in [
+            (&b"user.x"[..], 0o2775),
+            (b"system.posix_acl_default", 0o2775),
+            (b"system.posix_acl_access", 0o2700),
+        ] {
+            let mut tried = Tried::<i32>::default();
+            tried.left_out(name);
+            assert_eq!((tried.perm(0o2775), tried.result()), (perm, Ok(())));
+        }
     }
 }

@@ -358,8 +358,12 @@ impl<'v> Unpacker<'v> {
         };
         let has = |name: &str| records.iter().any(|(key, _)| key.starts_with(name.as_bytes()));
         let raw = "SCHILY.xattr.system.posix_acl_";
-        if (has("SCHILY.acl.") && !has(raw)) || has("LIBARCHIVE.xattr.") {
+        let acl = pax::has_acl_as_text(records);
+        if (has("SCHILY.acl.") && !has(raw) && !acl) || has("LIBARCHIVE.xattr.") {
             self.about(path, "attributes in a form that is not understood are left out").print();
+        }
+        if acl {
+            self.about(path, "its ACL is left out, and its owner alone gets at it").print();
         }
         if records
             .iter()
@@ -433,7 +437,8 @@ fn last(member: &Member, is_symlink: bool) -> SetAttr {
     // GNU tar has times before 1970 in two's complement, of which these are the last 64 bits.
     let secs = header.mtime().map_or(0, u64::cast_signed);
     let mtime = pax::time(records, "mtime").unwrap_or(vfs::Timestamp { secs, nanos: 0 });
-    let perm = header.mode().ok().map(|mode| (mode & 0o7777) as u16);
+    let all = if pax::has_acl_as_text(records) { 0o7700 } else { 0o7777 };
+    let perm = header.mode().ok().map(|mode| (mode & all) as u16);
     SetAttr {
         perm: perm.filter(|_| !is_symlink),
         atime: pax::time(records, "atime").map(SetTime::At),

@@ -45,9 +45,14 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
         {
             progress::wipe();
             let (path, name) = (path.display(), String::from_utf8_lossy(name));
+            let shut = match name.as_bytes() == vfs::posix_acl::ACCESS {
+                // What it lets others do nothing else says.
+                true => ", and the owner alone gets at what has it",
+                false => "",
+            };
             say_error(&format!(
                 "spinney: {path}: attribute {name} is left out, which the target does not \
-                 know; so it is in all that follows"
+                 know{shut}; so it is in all that follows"
             ));
         }
         _ => {}

@@ -87,7 +87,15 @@ impl Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Stream(error) => Some(error),
+            Error::Target { error, .. } => Some(error),
+            Error::Refused { .. } => None,
+        }
+    }
+}
 
 impl Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -39,13 +39,22 @@ pub enum Cause {
         /// What the system said.
         source: io::Error,
     },
-    /// Refused by a rule, before anything was changed.
+    /// Refused by a rule, before anything was changed; of what was to be received, before the command that is
+    /// refused changed anything.
     #[non_exhaustive]
     Refused {
         /// Which rule.
         why: String,
         /// What would help.
         remedy: Option<&'static str>,
+    },
+    /// A stream that was to be received is damaged, or cut off; what came before that was played.
+    #[non_exhaustive]
+    Stream {
+        /// Where, and what is wrong.
+        why: String,
+        /// It ends too early.
+        cut_off: bool,
     },
     /// Another program has the image or device; who, where that is known.
     InUse(Option<String>),
@@ -131,6 +140,17 @@ impl Error {
         }
     }
 
+    /// The same of one that is read.
+    pub(crate) fn incoming(error: btrfs_send::Error) -> Error {
+        match error.problem {
+            btrfs_send::Problem::Io(_) => Error::stream(error),
+            ref problem => {
+                let cut_off = matches!(problem, btrfs_send::Problem::Truncated);
+                Error::new("the stream", Cause::Stream { why: error.to_string(), cut_off })
+            }
+        }
+    }
+
     /// The path, image or device that it is about; `IMAGE:/PATH` for a path in a volume.
     pub fn subject(&self) -> &str {
         &self.0.subject
@@ -156,6 +176,8 @@ impl Error {
             Cause::Volume(error) => io::Error::from_raw_os_error(error.errno()).kind(),
             Cause::Host { source, .. } => source.kind(),
             Cause::Refused { .. } => io::ErrorKind::InvalidInput,
+            Cause::Stream { cut_off: true, .. } => io::ErrorKind::UnexpectedEof,
+            Cause::Stream { cut_off: false, .. } => io::ErrorKind::InvalidData,
             Cause::InUse(_) => io::ErrorKind::ResourceBusy,
         }
     }
@@ -165,7 +187,7 @@ impl Error {
         match self.cause() {
             Cause::Volume(error) => Some(error.errno()),
             Cause::Host { source, .. } => source.raw_os_error(),
-            Cause::Refused { .. } => Some(libc::EINVAL),
+            Cause::Refused { .. } | Cause::Stream { .. } => Some(libc::EINVAL),
             Cause::InUse(_) => Some(libc::EBUSY),
         }
     }
@@ -183,7 +205,7 @@ impl fmt::Display for Cause {
             Cause::Host { action: Some(action), source } => write!(f, "{action}: {source}"),
             Cause::Host { action: None, source } => source.fmt(f),
             Cause::Refused { why, remedy: Some(remedy) } => write!(f, "{why} ({remedy})"),
-            Cause::Refused { why, remedy: None } => f.write_str(why),
+            Cause::Refused { why, remedy: None } | Cause::Stream { why, .. } => f.write_str(why),
             Cause::InUse(Some(who)) => write!(f, "in use: {who}"),
             Cause::InUse(None) => f.write_str("in use by another program"),
         }
@@ -210,7 +232,7 @@ impl std::error::Error for Error {
         match self.cause() {
             Cause::Volume(error) => Some(error),
             Cause::Host { source, .. } => Some(source),
-            Cause::Refused { .. } | Cause::InUse(_) => None,
+            Cause::Refused { .. } | Cause::Stream { .. } | Cause::InUse(_) => None,
         }
     }
 }

@@ -4,9 +4,10 @@
 //! between two commits in which nobody may ask ([`crate::guard`]) and the engine does not by
 //! itself: where only a commit would give room or memory back, changes are refused.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::volume::{At, Volume};
 use std::fmt;
+use vfs::FsError;
 
 /// The time from [`Volume::transaction`] to [`commit`](Transaction::commit), whose changes
 /// appear at once on the medium.
@@ -53,7 +54,7 @@ impl Volume {
     /// ```
     pub fn transaction(&self) -> Result<Transaction> {
         if let Some(why) = self.read_only_reason() {
-            return Err(Error::refused(self.name().display(), format!("can only be read: {why}")));
+            return Err(self.error(b"", FsError::ReadOnly(why)));
         }
         self.guard().begin().at(self, b"")?;
         Ok(Transaction { volume: self.clone(), ended: false })

@@ -83,7 +83,8 @@ impl Volume {
         if let Some(why) = fs.read_only_reason()
             && writes
         {
-            return Err(Error::refused(origin.name.display(), format!("can only be read: {why}")));
+            let said = FsError::ReadOnly(why);
+            return Err(Error::volume_said(origin.name.display(), &origin.name, said));
         }
         let guard = Arc::new(Guard::new(Arc::new(fs), origin.limit));
         let on_loss = RwLock::new(Rank::Leaf, None);

@@ -3,9 +3,10 @@
 
 use btrfs_send::{Command, CompressedPiece, Encoder, Origin, Protocol, Special, Verity};
 use spinney::{
-    FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, VerityHash,
+    Cause, FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, VerityHash,
     VerityParams, VerityWish, Volume, VolumeOptions,
 };
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 fn volume() -> Volume {
@@ -55,6 +56,52 @@ fn assert_untouched(volume: &Volume, what: &str) {
     };
     assert_eq!((names("/"), names("dir"), names("in/other")), (3, 1, 1), "{what}");
     assert!(!volume.subvolume("in/other").unwrap().read_only, "{what}");
+}
+
+/// Who makes room, or waits, and tries again must know which of it would help.
+#[test]
+fn what_fails_of_receiving_is_said_so_that_it_can_be_acted_on() {
+    let device = Arc::new(MemDevice::new(32 << 20));
+    FormatOptions::new().mixed().format(&*device).unwrap();
+    let volume = VolumeOptions::new().write(true).open_device(device.clone()).unwrap();
+    volume.create_dir("in").unwrap();
+    let fails = |bytes: &[u8]| {
+        let told = play(&volume, bytes).unwrap_err();
+        if volume.exists("in/snap").unwrap() {
+            volume.delete_subvolume("in/snap").unwrap();
+        }
+        told
+    };
+    let data = vec![7; 48 << 10];
+    let pieces =
+        (0..900).map(|n| Command::Write { path: b"f", offset: n * (48 << 10), data: &data });
+    let commands: Vec<_> =
+        [Command::MkFile { path: b"f", ino: 257 }].into_iter().chain(pieces).collect();
+    let large = stream(&commands);
+    let full = fails(&large);
+    assert_eq!((full.errno(), full.kind()), (Some(libc::ENOSPC), ErrorKind::StorageFull), "{full}");
+    assert!(full.subject().contains("in/snap: at byte ") && full.volume() == Some(volume.name()));
+    assert!(full.to_string().contains(" of the stream: writing to f"), "{full}");
+    let transaction = volume.transaction().unwrap();
+    let busy = fails(&stream(&[]));
+    assert_eq!(busy.errno(), Some(libc::EBUSY), "{busy}");
+    transaction.commit().unwrap();
+    // It is the stream, and not the volume.
+    let good = stream(&[Command::MkFile { path: b"f", ino: 257 }]);
+    let cut_off = fails(&good[..good.len() - 12]);
+    assert_eq!(cut_off.kind(), ErrorKind::UnexpectedEof, "{cut_off}");
+    let mut damaged = good.clone();
+    damaged[60] ^= 1;
+    let damaged = fails(&damaged);
+    assert_eq!(damaged.kind(), ErrorKind::InvalidData, "{damaged}");
+    assert!(matches!(damaged.cause(), Cause::Stream { .. }));
+    let refused = fails(&stream(&[Command::MkFile { path: b"../f", ino: 257 }]));
+    assert!(matches!(refused.cause(), Cause::Refused { .. }), "{refused}");
+    volume.close().unwrap();
+    let volume = VolumeOptions::new().open_device(device).unwrap();
+    for told in [play(&volume, &good).unwrap_err(), volume.transaction().unwrap_err()] {
+        assert_eq!(told.errno(), Some(libc::EROFS), "{told}");
+    }
 }
 
 #[test]

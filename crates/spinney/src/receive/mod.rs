@@ -25,7 +25,8 @@ impl Volume {
     ///
     /// The stream may come from a stranger: nothing outside of the subvolumes that it makes is
     /// changed. After an error the last one stays as far as it came, writable and without the
-    /// sender's UUID, so that nothing is received on top of it. Where more errors than one are
+    /// sender's UUID, so that nothing is received on top of it. What the volume answered is the error's
+    /// [`cause`](Error::cause). Where more errors than one are
     /// allowed, that goes for each of which a command failed, and how many did is returned.
     pub fn receive(
         &self,
@@ -49,10 +50,22 @@ impl Volume {
             Event::Failed(error) => told(Receiving::Failed(&last, error)),
         };
         let done = btrfs_receiver::receive(stream, &mut target, options.0, played);
-        done.map_err(|error| match error {
-            btrfs_receiver::Error::Stream(error) => Error::stream(error),
-            error => Error::refused(self.show(bytes(&last)), error),
-        })
+        done.map_err(|error| self.not_received(&last, error))
+    }
+}
+
+impl Volume {
+    /// Of the subvolume `last`, which the stream had begun.
+    fn not_received(&self, last: &Path, error: btrfs_receiver::Error) -> Error {
+        let subvolume = self.show(bytes(last));
+        match error {
+            btrfs_receiver::Error::Stream(error) => Error::incoming(error),
+            btrfs_receiver::Error::Target { offset, what, error, .. } => {
+                let subject = format!("{subvolume}: at byte {offset} of the stream: {what}");
+                Error::volume_said(subject, self.name(), error)
+            }
+            error => Error::refused(subvolume, error),
+        }
     }
 }
 

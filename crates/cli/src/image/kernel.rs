@@ -55,13 +55,14 @@ pub fn is_part_of_source(image: &Path, source: &Path) -> bool {
 pub fn written_by_kernel(image: &Path) -> Option<PathBuf> {
     let place = ImageFile::of(image);
     let part = place.span(false).ok()?;
-    let is_over =
-        |source: &Path| devices_over(&place.file, part).iter().any(|(device, _)| device == source);
-    let theirs =
-        |entry: &MountEntry| !entry.is_fuse() && is_over(&entry.source) && may_write(entry);
+    let over = || devices_over(&place.file, part).into_iter().map(|(device, _)| device);
+    let devices: Vec<PathBuf> = over().collect();
+    let theirs = |entry: &MountEntry| {
+        !entry.is_fuse() && devices.contains(&entry.source) && may_write(entry)
+    };
     let entry = mounts::all().unwrap_or_default().into_iter().find(theirs)?;
     // A device may have been given to another file before that was mounted.
-    is_over(&entry.source).then_some(entry.point)
+    over().any(|device| device == entry.source).then_some(entry.point)
 }
 
 fn may_write(entry: &MountEntry) -> bool {

@@ -4,8 +4,9 @@
 //! that was killed ends at once.
 //!
 //! It is made while the process has one thread and nothing open, and ends with the server, whose
-//! ends of two sockets say that it lives. Lookups have one, and wait for nothing; what concerns
-//! mounts may wait for the server itself, and has the other.
+//! ends of three sockets say that it lives. Lookups have one, and wait for nothing. The end of the mount may
+//! wait for the server itself, and has another; the look for the kernel's mounts, which may wait for
+//! the file system that the image lies on, has the third.
 //!
 //! Invariant: whoever speaks for the server, be it a stranger's volume, gets no more by these
 //! words than is told here: anybody's groups and capabilities, whether a thread waits in one
@@ -30,7 +31,8 @@ const NAME: &std::ffi::CStr = c"spinney-monitor";
 #[derive(Debug)]
 pub struct Monitor {
     lookups: Line,
-    mounts: Line,
+    kernel: Line,
+    end: Line,
 }
 
 /// How an unmount went.
@@ -47,34 +49,38 @@ impl Monitor {
     /// Must be called while the process has one thread and nothing open.
     pub fn start(image: &Path, point: &Path) -> io::Result<Monitor> {
         let (lookups, look_up) = UnixStream::pair()?;
-        let (mounts, unmount) = UnixStream::pair()?;
+        let (kernel, look_for_kernel) = UnixStream::pair()?;
+        let (end, unmount) = UnixStream::pair()?;
         sys::fork_apart(|| {
             // Nothing may get out of here into what the server goes on with.
-            let _ = catch_unwind(AssertUnwindSafe(|| serve(look_up, unmount, image, point)));
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                serve(look_up, look_for_kernel, unmount, image, point);
+            }));
         })?;
-        Ok(Monitor { lookups: Line::new(lookups), mounts: Line::new(mounts) })
+        let [lookups, kernel, end] = [lookups, kernel, end].map(Line::new);
+        Ok(Monitor { lookups, kernel, end })
     }
 
     /// That answers nothing.
     #[cfg(test)]
     pub(super) fn of_nobody() -> Monitor {
         let line = || Line::new(UnixStream::pair().expect("a pair").0);
-        Monitor { lookups: line(), mounts: line() }
+        Monitor { lookups: line(), kernel: line(), end: line() }
     }
 
     /// The mount that is served, by its `major:minor`. The first word of it counts.
     pub fn serves(&self, number: &str) {
-        let _ = self.mounts.ask(&format!("serves {number}"));
+        let _ = self.end.ask(&format!("serves {number}"));
     }
 
     /// Where the kernel has the image mounted to write to it.
     pub fn written_by_kernel(&self) -> Option<String> {
-        self.mounts.ask("kernel")
+        self.kernel.ask("kernel")
     }
 
     /// Unmounts what is served wherever it is mounted.
     pub fn unmount(&self) -> Unmounted {
-        match self.mounts.ask("unmount").as_deref() {
+        match self.end.ask("unmount").as_deref() {
             Some("done") => Unmounted::Done,
             Some("before") => Unmounted::Before,
             Some(said) => Unmounted::But(said.into()),
@@ -145,19 +151,25 @@ impl Line {
 }
 
 /// The monitor, until the server is gone.
-fn serve(look_up: UnixStream, unmount: UnixStream, image: &Path, point: &Path) {
-    sys::close_others(&mut [look_up.as_raw_fd(), unmount.as_raw_fd()]);
+fn serve(look_up: UnixStream, kernel: UnixStream, end: UnixStream, image: &Path, point: &Path) {
+    sys::close_others(&mut [look_up.as_raw_fd(), kernel.as_raw_fd(), end.as_raw_fd()]);
     // It ends with the server and not by a signal from the terminal, keeps no directory busy, and
     // nobody waits for it to close what the server was given to write to.
     let _ = sys::new_session().and_then(|()| sys::null_stdio());
     let _ = std::env::set_current_dir("/");
     sys::block_signals();
     sys::name_thread(NAME);
-    let mut mount = Mount { image: image.to_owned(), point: point.to_owned(), number: None };
-    let body = move || answer(&unmount, |question| mount.answer(question));
-    if std::thread::Builder::new().name("mounts".into()).spawn(body).is_ok() {
+    let mut mount = Mount { point: point.to_owned(), number: None };
+    let image = image.to_owned();
+    let is_begun = begin("kernel", move || answer(&kernel, |question| on_kernel(&image, question)))
+        && begin("end", move || answer(&end, |question| mount.answer(question)));
+    if is_begun {
         answer(&look_up, look);
     }
+}
+
+fn begin(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
+    std::thread::Builder::new().name(name.into()).spawn(body).is_ok()
 }
 
 fn answer(socket: &UnixStream, mut answer_to: impl FnMut(&str) -> Option<String>) {
@@ -187,9 +199,13 @@ fn look(question: &str) -> Option<String> {
     }
 }
 
+fn on_kernel(image: &Path, question: &str) -> Option<String> {
+    let point = image::written_by_kernel(image).filter(|_| question == "kernel")?;
+    Some(point.display().to_string())
+}
+
 /// What the monitor knows of the mount.
 struct Mount {
-    image: PathBuf,
     point: PathBuf,
     number: Option<String>,
 }
@@ -200,9 +216,6 @@ impl Mount {
             ("serves", number) => {
                 self.number.get_or_insert_with(|| number.into());
                 None
-            }
-            ("kernel", "") => {
-                image::written_by_kernel(&self.image).map(|point| point.display().to_string())
             }
             ("unmount", "") => Some(self.unmount()),
             _ => None,
@@ -278,7 +291,7 @@ mod tests {
             assert_eq!(look(wrong), None, "{wrong}");
         }
         let root = mounts::on(Path::new("/")).unwrap().unwrap();
-        let mut mount = Mount { image: "/".into(), point: "/".into(), number: None };
+        let mut mount = Mount { point: "/".into(), number: None };
         assert_eq!(mount.answer("unmount").as_deref(), Some("before"));
         for number in ["0:0", &root.device] {
             assert_eq!(mount.answer(&format!("serves {number}")), None);

@@ -4,6 +4,7 @@
 //! loop device, so the loop devices of the machine are looked through. Systems without
 //! `/sys/block` have none of them, and nobody is found.
 
+use super::mount_table::MountTable;
 use blockdev::Span;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -72,8 +73,16 @@ impl Loop {
 
 fn loops(image: &Path) -> Vec<Loop> {
     let Ok(meta) = image.metadata() else { return Vec::new() };
-    let same =
-        |file: &Path| file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()));
+    // Who looks at a file waits for its file system, which may not answer: others than the image's are left alone.
+    let (table, real) = (MountTable::read(), image.canonicalize());
+    let may_be_same = |file: &Path| match (&table, &real) {
+        (Some(table), Ok(real)) => table.may_be_together(file, real),
+        _ => true,
+    };
+    let same = |file: &Path| {
+        may_be_same(file)
+            && file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()))
+    };
     let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
     let loops = blocks
         .flatten()

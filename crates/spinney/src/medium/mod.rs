@@ -10,6 +10,7 @@ mod below;
 mod claim;
 mod disk;
 mod in_use;
+mod mount_table;
 
 use crate::error::{Cause, Error, Result};
 use blockdev::{BlockDevice, FileDevice, Slice, Span, Sticky};

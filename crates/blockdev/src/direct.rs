@@ -40,6 +40,14 @@ impl Direct {
         self.past.is_some()
     }
 
+    /// Writes back what the cache has of a range, if anything goes past it. Nobody hears by this that a write was
+    /// lost: the descriptor is one that tells nobody.
+    pub(crate) fn write_back(&self, offset: u64, len: u64) {
+        if let Some(file) = &self.past {
+            drop(wait(file, offset, len));
+        }
+    }
+
     /// None: this file system does not take it past the cache after all, or not of this alignment.
     pub(crate) fn write_past(&self, offset: u64, bufs: &[&[u8]]) -> Option<io::Result<()>> {
         match write_past(self.past.as_ref()?, offset, bufs) {

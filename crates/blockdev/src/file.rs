@@ -140,6 +140,15 @@ impl FileDevice {
         self.file.turns.as_ref().map(|turns| turns.begin(way, offset, len))
     }
 
+    /// Before it tells the device the kernel drops what its cache has of the range. Where another holds the device,
+    /// as a mount's connection to the kernel does, it drops no folio that is dirty, be it beside the range.
+    fn discard_written_back(&self, offset: u64, len: u64) -> io::Result<()> {
+        // Nobody dirties one meanwhile.
+        let _turn = self.turn(Way::Past, offset, len);
+        self.direct.write_back(offset, len);
+        discard(&self.file, self.block, offset, len)
+    }
+
     fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
@@ -291,7 +300,12 @@ impl BlockDevice for FileDevice {
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_range(offset, len)?;
-        discard(&self.file, self.block, offset, len)
+        match discard(&self.file, self.block, offset, len) {
+            Err(e) if self.block && e.kind() == io::ErrorKind::ResourceBusy => {
+                self.discard_written_back(offset, len)
+            }
+            done => done,
+        }
     }
 
     fn name(&self) -> String {

@@ -4,7 +4,7 @@
 //! may be larger than a sector: a page is where pages are, and Linux reads block devices ahead into larger ones since
 //! 6.15. If somebody has dirtied it meanwhile, beside the range, it stays with what was there before, and the next
 //! flush tells an error although nothing was lost. Files are spared by the locks of their file system; a block device
-//! has none for that.
+//! has none for that. What is told to be free is dropped like that, too, and refused beside what is dirty.
 //!
 //! Invariants: no two writes of different ways are under way where their stretches meet. Who came first goes
 //! first, so nobody waits for ever.

@@ -10,7 +10,7 @@ use btrfs_volume::{Ahead, OpenOptions, Scrubbed, Volume};
 use common::{MIB, Scratch, flip, read_bytes, write_bytes};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -251,4 +251,55 @@ fn what_is_still_to_be_written_is_read_from_the_medium_as_well() {
         assert!(found[16 << 10..32 << 10].iter().all(|byte| *byte == round), "round {round}");
         device.flush().expect("it disturbs no flush");
     }
+
+/// As the kernel holds the device of a mount that it knows the server of.
+fn held(path: &Path) -> File {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(libc::O_EXCL);
+    options.open(path).expect("nobody holds it")
+}
+
+/// The kernel drops no folio that is dirty, and one that it has read ahead holds what is beside, too: it told the
+/// device of nothing then (EBUSY).
+#[test]
+fn what_is_free_beside_what_is_being_written_is_discarded() {
+    let machine = capabilities();
+    require!(machine.root && machine.loop_devices, "needs root and loop devices");
+    const NODE: u64 = 16 << 10;
+    let scratch = Scratch::new();
+    let image = scratch.file("image", 64 * MIB);
+    write_bytes(&image, 0, &vec![7; 64 << 20]);
+    let below = LoopDevice::attach(&image, false).expect("a loop device");
+    let holder = held(below.path());
+    let device = FileDevice::open(below.path(), false, true).expect("open");
+    let mut bytes = vec![0; NODE as usize];
+    let mut byte_at = |at| device.read_at(at, &mut bytes).map(|()| bytes[0]).expect("read");
+    device.discard(0, NODE).expect("discard");
+    require!(byte_at(0) == 0, "the folder of the image cannot have holes");
+    (0..64 * MIB).step_by(NODE as usize).for_each(|at| assert!(byte_at(at) < 8));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for n in 0.. {
+                let at = n % 64 * MIB + 2 * NODE;
+                device.write_at(at, &[2; NODE as usize]).expect("write");
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut done = Ok(());
+        for at in (MIB..64 * MIB).step_by(MIB as usize) {
+            device.write_at(at, &[1; NODE as usize]).expect("write");
+            done = done.and(device.discard(at + NODE, NODE));
+        }
+        ended.store(true, Ordering::Relaxed);
+        writer.join().expect("no panic");
+        done.expect("told");
+    });
+    for at in (MIB..64 * MIB).step_by(MIB as usize) {
+        assert_eq!([0, NODE, 3 * NODE].map(|by| byte_at(at + by)), [1, 0, 7], "at {at}");
+    }
+    device.flush().expect("flush");
+    drop(holder);
 }

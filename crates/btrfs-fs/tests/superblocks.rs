@@ -118,3 +118,93 @@ fn a_scrub_that_mends_a_copy_keeps_what_was_fsynced() {
     }
     again.destroy().unwrap();
 }
+
+/// Power fails while the kernel writes the copies of a commit, all at once: a spare one has it, the first does not.
+struct HalfCommitted {
+    image: Image,
+    /// What the volume has by the first one, and by the spare one.
+    trees: [testkit::compare::TreeSnapshot; 2],
+    copies: [Vec<u8>; 2],
+}
+
+fn shell(mount: &oracle::KernelMount, words: &str) {
+    let script = format!("cd '{}' && {words}", mount.path().display());
+    oracle::sh("sh", &["-c", &script]).expect("a script");
+}
+
+fn put(path: &Path, copies: [&[u8]; 2]) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    for (copy, at) in copies.into_iter().zip([FIRST, SECOND]) {
+        file.write_all_at(copy, at).unwrap();
+    }
+}
+
+fn generation(copy: &[u8]) -> u64 {
+    u64::from_le_bytes(copy[72..80].try_into().unwrap())
+}
+
+/// Nothing is written over but by commits.
+const STILL: &str = "noatime,nodiscard,commit=300";
+
+fn seen(image: &Image) -> testkit::compare::TreeSnapshot {
+    snapshot(&image.open_with(Options { read_only: true, ..Options::default() }))
+}
+
+fn half_committed() -> HalfCommitted {
+    let image = Image::new(512 << 20, &[]);
+    // The chunks that are wanted are there, so that none is made later in a commit of its own.
+    let files = "head -c 60000000 /dev/zero >room; sync -f .; rm room; sync -f .; \
+                 for i in $(seq 300); do head -c 3000 /dev/urandom >early-$i; done; sync -f .";
+    oracle::with_kernel(&image.path, STILL, |mount| shell(mount, files)).unwrap();
+    let (first, before) = (copy_at(&image.path, FIRST), seen(&image));
+    let mount = oracle::KernelMount::new(&image.path, STILL).unwrap();
+    let files = "for i in $(seq 20); do head -c 90000 /dev/urandom >late-$i; done; rm early-?; \
+                 sync -f .";
+    shell(&mount, files);
+    let cut = image.copy("cut.img");
+    mount.unmount().unwrap();
+    let (spare, behind) = (copy_at(&cut.path, SECOND), seen(&cut));
+    let ahead = generation(&spare) - generation(&first);
+    assert_eq!(ahead, 1, "commits: another test than its name says");
+    put(&cut.path, [&first, &spare]);
+    HalfCommitted { image: cut, trees: [before, behind], copies: [first, spare] }
+}
+
+#[test]
+fn a_commit_that_a_spare_copy_alone_has_counts_while_all_of_it_is_there() {
+    testkit::require!(kernel_btrfs);
+    let cut = half_committed();
+    let fs = cut.image.open();
+    common::assert_same(&cut.trees[1], &snapshot(&fs));
+    fs.destroy().unwrap();
+    drop(fs);
+    judge(&cut.image.path, &cut.trees[1]);
+}
+
+/// The kernel has mounted the volume since, by the first copy, and written; no commit has come to its end.
+#[test]
+fn a_spare_copy_whose_commit_is_written_over_does_not_take_the_first_ones_place() {
+    testkit::require!(kernel_btrfs);
+    let content = "for i in $(seq 60); do dd if=/dev/zero of=new-$i bs=92k count=1 oflag=direct \
+                   status=none; done";
+    let nodes = "for i in $(seq 30); do head -c 1500 /dev/zero >new-$i; done; sync -f .";
+    for (what, words) in [("content", content), ("nodes", nodes)] {
+        let cut = half_committed();
+        let mount = oracle::KernelMount::new(&cut.image.path, STILL).unwrap();
+        shell(&mount, words);
+        let again = cut.image.copy("again.img");
+        mount.unmount().unwrap();
+        if what == "content" {
+            assert!(copy_at(&again.path, FIRST) == cut.copies[0], "nothing was committed");
+        }
+        put(&again.path, [&cut.copies[0], &cut.copies[1]]);
+        let fs = again.open();
+        let found = snapshot(&fs);
+        println!("by {what}");
+        fs.destroy().unwrap();
+        drop(fs);
+        common::assert_same(&cut.trees[0], &found);
+        assert_eq!(generation(&copy_at(&again.path, SECOND)), generation(&cut.copies[0]), "{what}");
+        judge(&again.path, &cut.trees[0]);
+    }
+}

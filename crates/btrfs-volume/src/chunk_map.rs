@@ -6,10 +6,10 @@
 
 use crate::features::ADDRESSES_END;
 use crate::superblock::{SUPER_EXCLUDED, super_copies};
-use btrfs_disk::ids::{FIRST_CHUNK_TREE_OBJECTID, SECTOR_SIZE, STRIPE_LEN, block_group};
+use btrfs_disk::ids::{FIRST_CHUNK_TREE_OBJECTID, SECTOR_SIZE, STRIPE_LEN, block_group, incompat};
 use btrfs_disk::items::Chunk;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, Error, Key, Logical, Physical, Result};
+use btrfs_disk::{Corrupt, Error, Key, Logical, Physical, Result, Superblock};
 use std::collections::BTreeMap;
 
 /// Chunks come in multiples of this; bounds how many a device can have.
@@ -58,6 +58,17 @@ pub(crate) struct DeviceId {
     pub uuid: [u8; 16],
     pub total_bytes: u64,
     pub mixed: bool,
+}
+
+impl DeviceId {
+    pub(crate) fn of(sb: &Superblock) -> DeviceId {
+        DeviceId {
+            devid: sb.fields.dev_item.devid,
+            uuid: sb.fields.dev_item.uuid,
+            total_bytes: sb.fields.dev_item.total_bytes,
+            mixed: sb.fields.incompat_flags & incompat::MIXED_GROUPS != 0,
+        }
+    }
 }
 
 /// Where one range lies: the same bytes once or twice.

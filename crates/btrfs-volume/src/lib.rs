@@ -17,6 +17,8 @@ mod features;
 mod load;
 mod older;
 mod read;
+mod recover;
+mod rival;
 mod scrub;
 mod start;
 mod superblock;
@@ -33,7 +35,8 @@ pub use features::{ADDRESSES_END, COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED, sizes
 pub const WRITE_WINDOW: u64 = 4 << 20;
 
 pub use older::chunk_trees;
+pub use recover::SuperCopies;
 pub use scrub::Scrubbed;
 pub use start::{Start, backups};
-pub use superblock::{SUPER_EXCLUDED, SuperCopies, super_copies};
+pub use superblock::{SUPER_EXCLUDED, super_copies};
 pub use volume::{OpenOptions, Volume};

@@ -8,9 +8,8 @@
 //!
 //! What it does not know: which of them are whole, and which are parts of one that is lost. Who looks by one finds out.
 
-use crate::chunk_map::ChunkMap;
-use crate::volume::device_id;
-use crate::{load, superblock};
+use crate::chunk_map::{ChunkMap, DeviceId};
+use crate::{load, rival};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
 use btrfs_disk::key::{KEY_SIZE, kind};
@@ -29,8 +28,8 @@ const MOST: usize = 64;
 /// Where trees of commits may begin, the newest first; of one commit's nodes those of more levels, since what is below
 /// one is a part of a tree.
 pub fn chunk_trees(dev: &dyn BlockDevice) -> Result<Vec<Logical>> {
-    let sb = superblock::choose(dev)?.superblock;
-    let mut map = ChunkMap::new(device_id(&sb));
+    let sb = rival::choose(dev)?.superblock;
+    let mut map = ChunkMap::new(DeviceId::of(&sb));
     load::system_chunks(&sb, &mut map)?;
     let node = u64::from(sb.geometry()?.node_size);
     let mut found = BTreeSet::new();

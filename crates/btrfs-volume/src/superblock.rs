@@ -4,6 +4,7 @@
 //! is valid, which is the only one that the kernel reads, its rivals are copies of the same volume (same fsid) within
 //! the size that it says, and newer by no more than what a failed flush explains. So leftovers never win, neither of
 //! an earlier, larger volume nor of the same one from before an older state of it was put back (a sparse backup).
+//! Whether such a rival leads to what is there still is another's to say (`rival`).
 //!
 //! Choosing writes nothing. Copies that say something else than the chosen one are told
 //! (`Stale`); when they may be rewritten is the volume's business.
@@ -67,7 +68,10 @@ enum Found {
     NoMagic,
 }
 
-pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
+/// Whether a newer copy, the first of the two, counts beside a valid first one.
+pub(crate) type Counts<'a> = &'a dyn Fn(&Superblock, &Superblock) -> bool;
+
+pub(crate) fn choose(dev: &dyn BlockDevice, counts: Counts<'_>) -> Result<Chosen> {
     if !dev.read_only() {
         // One that could not be written may be cached still, and all there is on the medium is another.
         super_copies(dev.len()).for_each(|at| dev.uncache(at, SUPER_SIZE as u64));
@@ -83,9 +87,10 @@ pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
     for (at, copy) in &found {
         match copy {
             Found::Valid(superblock) if outranks(superblock, *at, best.as_ref()) => {
-                match first.is_none_or(|first| is_rival(superblock, *at, first)) {
-                    true => best = Some(Superblock::clone(superblock)),
-                    false => left_over(dev, superblock, *at),
+                if first.is_none_or(|first| {
+                    is_rival(dev, superblock, *at, first) && counts(superblock, first)
+                }) {
+                    best = Some(Superblock::clone(superblock));
                 }
             }
             Found::Valid(_) | Found::NoMagic => {}
@@ -120,41 +125,6 @@ pub(crate) fn copy(dev: &dyn BlockDevice, number: usize) -> Result<Chosen> {
         }
         Found::Damaged(error) => Err(error),
         Found::NoMagic => Err(Error::NotBtrfs(format!("there is no superblock at {at}"))),
-    }
-}
-
-/// The copies of a superblock that a device has, and should have.
-pub struct SuperCopies {
-    newest: Superblock,
-    /// Offsets of those that are valid, and of the newest commit.
-    pub good: Vec<u64>,
-    /// Offsets of the others that the volume has a place for.
-    pub bad: Vec<u64>,
-}
-
-impl SuperCopies {
-    /// Looks at them; an error if none is valid.
-    pub fn survey(dev: &dyn BlockDevice) -> Result<SuperCopies> {
-        let newest = choose(dev)?.superblock;
-        let end = newest.fields.dev_item.total_bytes.min(dev.len());
-        let (good, bad) = super_copies(end).partition(|at| is_valid(dev, *at, &newest));
-        Ok(SuperCopies { newest, good, bad })
-    }
-
-    /// The number of the device that they are on.
-    pub fn devid(&self) -> u64 {
-        self.newest.fields.dev_item.devid
-    }
-
-    /// Writes the newest one over those that are bad; durable when this returns. Good ones are not
-    /// touched, so there is one at any time.
-    pub fn recover(&self, dev: &dyn BlockDevice) -> Result<()> {
-        let failed =
-            |at, source| Error::io(format!("{}: superblock copy at {at}", dev.name()), source);
-        for at in &self.bad {
-            dev.write_at(*at, &self.newest.to_bytes(*at)?).map_err(|e| failed(*at, e))?;
-        }
-        dev.flush().map_err(|source| Error::io(format!("{}: flush", dev.name()), source))
     }
 }
 
@@ -195,9 +165,13 @@ fn outranks(new: &Superblock, at: u64, best: Option<&Superblock>) -> bool {
 }
 
 /// Whether a newer copy at `at` can be of the volume that a valid first copy describes.
-fn is_rival(new: &Superblock, at: u64, first: &Superblock) -> bool {
+fn is_rival(dev: &dyn BlockDevice, new: &Superblock, at: u64, first: &Superblock) -> bool {
     let inside = at == FIRST || at + SUPER_SIZE as u64 <= first.fields.dev_item.total_bytes;
-    inside && new.generation().0 <= first.generation().0.saturating_add(AHEAD)
+    let is_rival = inside && new.generation().0 <= first.generation().0.saturating_add(AHEAD);
+    if !is_rival {
+        left_over(dev, new, at);
+    }
+    is_rival
 }
 
 fn left_over(dev: &dyn BlockDevice, copy: &Superblock, at: u64) {
@@ -209,7 +183,7 @@ fn left_over(dev: &dyn BlockDevice, copy: &Superblock, at: u64) {
 }
 
 /// Whether the copy at `at` is one of `current`, of the same commit.
-fn is_valid(dev: &dyn BlockDevice, at: u64, current: &Superblock) -> bool {
+pub(crate) fn is_valid(dev: &dyn BlockDevice, at: u64, current: &Superblock) -> bool {
     is_of(read_copy(dev, at), current)
 }
 

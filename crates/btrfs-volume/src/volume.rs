@@ -10,9 +10,9 @@ use crate::chunk_map::{ChunkInfo, ChunkMap, DeviceId, Mapping};
 use crate::counters::{Counters, VolumeCounters};
 use crate::start::{self, Start};
 use crate::superblock::{Copies, Stale};
-use crate::{features, load, superblock};
+use crate::{features, load, rival, superblock};
 use blockdev::BlockDevice;
-use btrfs_disk::ids::{compat_ro, incompat};
+use btrfs_disk::ids::compat_ro;
 use btrfs_disk::items::Chunk;
 use btrfs_disk::node::{HEADER_SIZE, MAX_LEVEL};
 use btrfs_disk::{
@@ -87,7 +87,7 @@ fn current(found: &Superblock, options: &OpenOptions) -> Superblock {
 impl Volume {
     /// Opens the volume on `dev`: superblock, feature gate, chunk map.
     pub fn open(dev: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Volume> {
-        let chosen = superblock::choose(&*dev)?;
+        let chosen = rival::choose(&*dev)?;
         Volume::of(dev, options, chosen, None)
     }
 
@@ -96,7 +96,7 @@ impl Volume {
     pub fn look(dev: Arc<dyn BlockDevice>, start: &Start) -> Result<Volume> {
         let chosen = match start.copy {
             Some(copy) => superblock::copy(&*dev, copy)?,
-            None => superblock::choose(&*dev)?,
+            None => rival::choose(&*dev)?,
         };
         let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
         let mut volume = Volume::of(dev, options, chosen, start.chunk_root)?;
@@ -421,18 +421,9 @@ impl Volume {
     }
 }
 
-pub(crate) fn device_id(sb: &Superblock) -> DeviceId {
-    DeviceId {
-        devid: sb.fields.dev_item.devid,
-        uuid: sb.fields.dev_item.uuid,
-        total_bytes: sb.fields.dev_item.total_bytes,
-        mixed: sb.fields.incompat_flags & incompat::MIXED_GROUPS != 0,
-    }
-}
-
 /// The device that chunks are judged by.
 fn device_of(sb: &Superblock, dev: &dyn BlockDevice, options: &OpenOptions) -> DeviceId {
-    let mut device = device_id(sb);
+    let mut device = DeviceId::of(sb);
     if options.mends_sizes {
         device.total_bytes = device.total_bytes.max(dev.len());
     }

@@ -251,6 +251,7 @@ fn what_is_still_to_be_written_is_read_from_the_medium_as_well() {
         assert!(found[16 << 10..32 << 10].iter().all(|byte| *byte == round), "round {round}");
         device.flush().expect("it disturbs no flush");
     }
+}
 
 /// As the kernel holds the device of a mount that it knows the server of.
 fn held(path: &Path) -> File {

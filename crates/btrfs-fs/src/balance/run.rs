@@ -292,17 +292,20 @@ impl Balancer {
         let groups = self.core.space.group_infos();
         let groups: HashMap<u64, GroupInfo> =
             groups.into_iter().map(|group| (group.logical.0, group)).collect();
-        let chosen = choose(item, &chunks, &groups);
+        let (chosen, enough) = choose(item, &chunks, &groups);
         self.status.lock().expected = chosen.len() as u64;
         self.convert(item, true);
+        let mut turn = Judge::new(item);
         for chunk in &chunks {
             if self.is_to_stop() {
                 return Ok(());
             }
             self.status.lock().considered += 1;
-            if let Some(group) =
-                groups.get(&chunk.logical.0).filter(|g| chosen.contains(&g.logical.0))
-            {
+            let Some(group) = groups.get(&chunk.logical.0) else { continue };
+            let used = self.core.space.used_of(chunk.logical);
+            let moves = enough.has_enough(chunk) && used.is_some_and(|used| turn.lets(chunk, used));
+            self.expect(chosen.contains(&chunk.logical.0), moves);
+            if moves {
                 let converts = plan::filter_of(item, group.flags)
                     .is_some_and(|filter| filter.has(balance_filter::CONVERT));
                 let others = converts && self.all_convert(group, &groups, &chosen);
@@ -310,6 +313,13 @@ impl Balancer {
             }
         }
         Ok(())
+    }
+
+    /// A chunk whose turn has come moves, or does not, whether or not it was `chosen` at the beginning.
+    fn expect(&self, chosen: bool, moves: bool) {
+        let mut status = self.status.lock();
+        status.expected += u64::from(moves && !chosen);
+        status.expected -= u64::from(chosen && !moves);
     }
 
     /// Whether all that a balance of this group does not want any more is to be converted, so that what has to
@@ -373,26 +383,45 @@ fn kind_of(flags: u64) -> Kind {
     }
 }
 
-/// Where the chunks begin that are to move.
-fn choose(
-    item: &BalanceItem,
+/// Lets chunks through by the filters and their limits, in the order in which it is asked. The kernel goes over the
+/// chunks twice, and so does this: once to count them, and once to move them, with what is in use of each when its
+/// turn comes: it may be full by then of what this very balance has put there.
+struct Judge<'a> {
+    item: &'a BalanceItem,
+    /// How many it has let through, by their types.
+    through: HashMap<u64, u64>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(item: &'a BalanceItem) -> Judge<'a> {
+        Judge { item, through: HashMap::new() }
+    }
+
+    fn lets(&mut self, chunk: &ChunkInfo, used: u64) -> bool {
+        let Some(filter) = plan::filter_of(self.item, chunk.flags) else { return false };
+        let through = self.through.entry(chunk.flags & TYPE_MASK).or_default();
+        let lets = plan::chooses(filter, chunk, used) && *through < plan::limits(filter).1;
+        *through += u64::from(lets);
+        lets
+    }
+
+    /// Whether it has let as many of this type through as the filter wants at least.
+    fn has_enough(&self, chunk: &ChunkInfo) -> bool {
+        let least = plan::filter_of(self.item, chunk.flags).map_or(0, |f| plan::limits(f).0);
+        self.through.get(&(chunk.flags & TYPE_MASK)).copied().unwrap_or(0) >= least
+    }
+}
+
+/// Where the chunks begin that are to move as things are now, and who has counted them.
+fn choose<'a>(
+    item: &'a BalanceItem,
     chunks: &[ChunkInfo],
     groups: &HashMap<u64, GroupInfo>,
-) -> HashSet<u64> {
-    let mut chosen: HashMap<u64, Vec<u64>> = HashMap::new();
-    for chunk in chunks {
-        let Some(group) = groups.get(&chunk.logical.0) else { continue };
-        let Some(filter) = plan::filter_of(item, chunk.flags) else { continue };
-        let of_type = chosen.entry(chunk.flags & TYPE_MASK).or_default();
-        if plan::chooses(filter, chunk, group.used)
-            && (of_type.len() as u64) < plan::limits(filter).1
-        {
-            of_type.push(chunk.logical.0);
-        }
-    }
-    let enough = |(flags, all): &(u64, Vec<u64>)| {
-        let least = plan::filter_of(item, *flags).map_or(0, |filter| plan::limits(filter).0);
-        all.len() as u64 >= least
-    };
-    chosen.into_iter().filter(enough).flat_map(|(_, all)| all).collect()
+) -> (HashSet<u64>, Judge<'a>) {
+    let mut judge = Judge::new(item);
+    let used = |chunk: &ChunkInfo| groups.get(&chunk.logical.0).map(|group| group.used);
+    let mut chosen: Vec<&ChunkInfo> = chunks.iter().collect();
+    chosen.retain(|chunk| used(chunk).is_some_and(|used| judge.lets(chunk, used)));
+    let enough = chosen.into_iter().filter(|chunk| judge.has_enough(chunk));
+    (enough.map(|chunk| chunk.logical.0).collect(), judge)
 }

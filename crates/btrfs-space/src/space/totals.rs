@@ -159,6 +159,11 @@ impl Space {
         self.groups.read().values().map(|group| (group.start, group.used())).collect()
     }
 
+    /// What of the block group that begins there is referenced. `None`: there is none any more.
+    pub fn used_of(&self, start: Logical) -> Option<u64> {
+        self.groups.read().get(&start.0).map(|group| group.used())
+    }
+
     /// The addresses of each block group, and whether nodes may lie in it.
     pub fn groups(&self) -> Vec<(std::ops::Range<u64>, bool)> {
         let nodes = block_group::METADATA | block_group::SYSTEM;

@@ -5,7 +5,9 @@
 
 use std::fmt::Debug;
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A process's, at the time of the look.
@@ -41,16 +43,36 @@ impl Default for Credentials {
     }
 }
 
+/// Where a thread is that asked by an ioctl.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// Exhaustive: who decides by it has to know all of them.
+pub enum Call {
+    /// In none of that command on that file, so it is not known who asked.
+    Elsewhere,
+    /// In it, by a mount that shows owners as they are.
+    Plain,
+    /// In it, by an idmapped mount, or by one that is in no table (detached, passed on): what his numbers are on the
+    /// volume is not known.
+    Mapped,
+}
+
 /// Looks at the processes (or threads) that make requests.
 pub trait Callers: Debug + Send + Sync {
     /// `None` if the process cannot be looked at: another process namespace, `hidepid`.
     fn credentials(&self, process: u32) -> Option<Credentials>;
 
-    /// Whether the thread waits in an ioctl of `command`. Only then what was looked at before is of
+    /// Tells once which file system is served, by its `major:minor`. All others' mounts are elsewhere.
+    fn serves(&self, device: &str);
+
+    /// Whether the thread waits in an ioctl of `command` on the file with the inode number `ino`, and by which kind
+    /// of mount. Only then what was looked at before is of
     /// who made the request: meanwhile another thread may have made another program of the
     /// process (`execve`), with more rights than who asked (set-user-ID), which has that number
     /// from then on. `None` if nobody may see it: another user's, Yama.
-    fn is_in_ioctl(&self, thread: u32, command: u32) -> Option<bool>;
+    ///
+    /// Another thread of the caller's may exchange what the descriptor stands for: for this file by a plain mount of
+    /// this file system he has come to it there, too, and may what that lets him.
+    fn call(&self, thread: u32, command: u32, ino: u64) -> Option<Call>;
 
     /// The mode of `FS_IOC_SHUTDOWN` at `address` of the caller's memory; `u32::MAX` stands for
     /// whatever is none, so that nobody learns more of that memory than this.
@@ -58,8 +80,10 @@ pub trait Callers: Debug + Send + Sync {
 }
 
 /// From `/proc`, with the rights of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Proc;
+#[derive(Default, Debug)]
+pub struct Proc {
+    device: OnceLock<String>,
+}
 
 impl Callers for Proc {
     fn credentials(&self, process: u32) -> Option<Credentials> {
@@ -70,18 +94,23 @@ impl Callers for Proc {
         Some(Credentials { ours, ..seen })
     }
 
-    fn is_in_ioctl(&self, thread: u32, command: u32) -> Option<bool> {
+    fn serves(&self, device: &str) {
+        let _ = self.device.set(device.into());
+    }
+
+    fn call(&self, thread: u32, command: u32, ino: u64) -> Option<Call> {
         // Its request may be here before it sleeps.
         /// Chosen, not measured.
         const LOOKS: u32 = 200;
         for _ in 0..LOOKS {
             let call = std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
             if call.trim_end() != "running" {
-                return Some(is_ioctl(&call, command));
+                let Some(descriptor) = ioctl_of(&call, command) else { break };
+                return self.call_on(thread, descriptor, ino);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Some(false)
+        Some(Call::Elsewhere)
     }
 
     fn shutdown_mode(&self, process: u32, address: u64) -> Option<u32> {
@@ -92,6 +121,62 @@ impl Callers for Proc {
         let mode = u32::from_ne_bytes(bytes);
         Some(if mode <= LAST { mode } else { u32::MAX })
     }
+}
+
+impl Proc {
+    fn call_on(&self, thread: u32, descriptor: u32, ino: u64) -> Option<Call> {
+        let opened = std::fs::read_to_string(format!("/proc/{thread}/fdinfo/{descriptor}"));
+        let opened = match opened {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Some(Call::Elsewhere);
+            }
+            opened => opened.ok()?,
+        };
+        let (mount, of) = opened_by(&opened);
+        Some(match of {
+            // A kernel that does not say it has no idmapped mounts of FUSE's.
+            None => Call::Plain,
+            Some(other) if other != ino => Call::Elsewhere,
+            Some(_) => self.kind_of(&mount?.to_string(), thread),
+        })
+    }
+
+    /// In our table first: all namespaces have their numbers of one source, and those of the caller's may be as many
+    /// as he likes.
+    fn kind_of(&self, mount: &str, thread: u32) -> Call {
+        let Some(ours) = self.device.get() else { return Call::Mapped };
+        for who in ["self", &thread.to_string()] {
+            let Ok(table) = File::open(format!("/proc/{who}/mountinfo")) else { continue };
+            for line in BufReader::new(table).split(b'\n').map_while(Result::ok) {
+                if let Some((device, is_mapped)) = mount_of(&line, mount) {
+                    return match (device == *ours, is_mapped) {
+                        (false, _) => Call::Elsewhere,
+                        (true, false) => Call::Plain,
+                        (true, true) => Call::Mapped,
+                    };
+                }
+            }
+        }
+        Call::Mapped
+    }
+}
+
+/// `mnt_id` and `ino` of an fdinfo.
+fn opened_by(fdinfo: &str) -> (Option<u64>, Option<u64>) {
+    let of =
+        |name: &str| fdinfo.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    (of("mnt_id:"), of("ino:"))
+}
+
+/// The device of the mount with that number, and whether it is idmapped; `None`: the line is another's.
+fn mount_of(line: &[u8], mount: &str) -> Option<(String, bool)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    if fields.next()? != mount.as_bytes() {
+        return None;
+    }
+    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
+    let is_mapped = fields.nth(2)?.split(|byte| *byte == b',').any(|option| option == b"idmapped");
+    Some((device, is_mapped))
 }
 
 /// But for `ours`. What is not told is none, and no group.
@@ -111,12 +196,16 @@ fn from_status(status: &str) -> Credentials {
     }
 }
 
-/// A line of `/proc/TID/syscall`: the number, then the arguments. The numbers are not looked at, as
-/// they differ by the caller's kind of program: no other call has such a second argument.
-fn is_ioctl(call: &str, command: u32) -> bool {
-    let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+/// The descriptor of an ioctl of `command`. A line of `/proc/TID/syscall` is the number, then the arguments. The
+/// numbers are not looked at, as they differ by the caller's kind of program: no other call that asks a file has such
+/// a second argument.
+fn ioctl_of(call: &str, command: u32) -> Option<u32> {
+    let mut words = call.split_whitespace().skip(1);
     // A number's upper half is whatever was in the register.
-    call.split_whitespace().nth(2).and_then(hex).is_some_and(|second| second as u32 == command)
+    let mut number =
+        || Some(u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()? as u32);
+    let descriptor = number()?;
+    (number()? == command).then_some(descriptor)
 }
 
 fn is_in_our_user_namespace(process: u32) -> Option<bool> {
@@ -127,14 +216,16 @@ fn is_in_our_user_namespace(process: u32) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn who_is_elsewhere_by_now_did_not_ask() {
         let call = "16 0x3 0x5000940e 0x7ffd1 0x0 0x0 0x0 0x7ffd0 0x7f01\n";
-        assert!(is_ioctl(call, 0x5000_940e));
-        assert!(is_ioctl("16 0x3 0xffffffff9000940e 0x1 0x0 0x0 0x0 0x1 0x1", 0x9000_940e));
+        assert_eq!(ioctl_of(call, 0x5000_940e), Some(3));
+        let call = "16 0xffffffff00000007 0xffffffff9000940e 0x1 0x0 0x0 0x0 0x1 0x1";
+        assert_eq!(ioctl_of(call, 0x9000_940e), Some(7));
         for other in ["-1 0x7ffd1 0x7f01", "0 0x3 0x7ffd1 0x10", "", "59"] {
-            assert!(!is_ioctl(other, 0x5000_940e), "{other}");
+            assert_eq!(ioctl_of(other, 0x5000_940e), None, "{other}");
         }
         // A thread that waits for something else.
         let (id, known) = std::sync::mpsc::channel();
@@ -145,10 +236,40 @@ mod tests {
         });
         let thread = known.recv().unwrap();
         let thread = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
-        assert_ne!(Proc.is_in_ioctl(thread, 0x5000_940e), Some(true));
+        assert_eq!(Proc::default().call(thread, 0x5000_940e, 5), Some(Call::Elsewhere));
         drop(end);
         other.join().unwrap();
-        assert_eq!(Proc.is_in_ioctl(u32::MAX, 0x5000_940e), None);
+        assert_eq!(Proc::default().call(u32::MAX, 0x5000_940e, 5), None);
+    }
+
+    #[test]
+    fn the_mount_of_a_descriptor_is_found() {
+        let fdinfo = "pos:\t0\nflags:\t0100000\nmnt_id:\t77\nino:\t256\n";
+        assert_eq!(opened_by(fdinfo), (Some(77), Some(256)));
+        assert_eq!(opened_by("pos:\t0\nmnt_id:\t7\n"), (Some(7), None));
+        let line = b"77 29 0:50 /sub /mnt rw,nosuid,idmapped shared:1 - fuse.spinney a rw";
+        assert_eq!(mount_of(line, "77"), Some(("0:50".into(), true)));
+        let line =
+            b"77 29 0:50 /idmapped /a\\040idmapped rw shared:1 - fuse.spinney idmapped rw,idmapped";
+        assert_eq!(mount_of(line, "77"), Some(("0:50".into(), false)));
+        assert_eq!(
+            [mount_of(line, "7"), mount_of(b"77 29", "77"), mount_of(b"", "")],
+            [None, None, None]
+        );
+        // What is open here, on another file system and on the one that is served.
+        let file = File::open("/").unwrap();
+        let fd = file.as_raw_fd() as u32;
+        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        let (proc, ino) = (Proc::default(), opened_by(&told).1.unwrap());
+        let on = |ino| proc.call_on(std::process::id(), fd, ino);
+        assert_eq!(on(ino), Some(Call::Mapped), "nobody has told what is served");
+        proc.serves(&crate::mount_table::number_on(std::path::Path::new("/")).unwrap());
+        assert_eq!((on(ino), on(ino + 1)), (Some(Call::Plain), Some(Call::Elsewhere)));
+        assert_eq!(proc.call_on(std::process::id(), u32::MAX, ino), Some(Call::Elsewhere));
+        assert_eq!(proc.kind_of("0", std::process::id()), Call::Mapped);
+        let other = Proc::default();
+        other.serves("0:0");
+        assert_eq!(other.call_on(std::process::id(), fd, ino), Some(Call::Elsewhere));
     }
 
     #[test]
@@ -161,15 +282,16 @@ mod tests {
         assert_eq!(from_status("CapEff:\tffffffef\n").capabilities, 0xffff_ffef);
         assert_eq!(from_status(""), Credentials::default());
         assert_eq!(is_in_our_user_namespace(std::process::id()), Some(true));
-        let me = Proc.credentials(std::process::id()).unwrap();
+        let me = Proc::default().credentials(std::process::id()).unwrap();
         assert_eq!(me.ours, Some(me.capabilities != 0));
     }
 
     #[test]
     fn no_more_than_a_mode_is_told_of_memory() {
-        let here = |number: &u32| Proc.shutdown_mode(std::process::id(), &raw const *number as u64);
+        let (proc, me) = (Proc::default(), std::process::id());
+        let here = |number: &u32| proc.shutdown_mode(me, &raw const *number as u64);
         assert_eq!((here(&0), here(&2)), (Some(0), Some(2)));
         assert_eq!((here(&3), here(&0x1234_5678)), (Some(u32::MAX), Some(u32::MAX)));
-        assert_eq!(Proc.shutdown_mode(std::process::id(), 8), None);
+        assert_eq!(proc.shutdown_mode(me, 8), None);
     }
 }

@@ -163,7 +163,7 @@ impl Default for Config {
             poll: None,
             writeback: false,
             owners: Owners::default(),
-            callers: Arc::new(Proc),
+            callers: Arc::new(Proc::default()),
             control: None,
             on_thread: None,
             tidying: Tidying::default(),

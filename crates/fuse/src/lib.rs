@@ -33,7 +33,7 @@ mod tidying;
 #[allow(unsafe_code)]
 mod uring;
 
-pub use callers::{Callers, Credentials, Proc};
+pub use callers::{Call, Callers, Credentials, Proc};
 pub use config::{Config, Controls, Source, Transport};
 pub use notify::Notifier;
 pub use owners::{Map, Owners};

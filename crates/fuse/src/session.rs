@@ -105,6 +105,9 @@ impl Session {
             Arc::new(Polling::new(limit, processors.iter().max().map_or(0, |last| last + 1)));
         let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config, &polling));
         let number = mount_table::number_on(&mountpoint);
+        if let Some(number) = &number {
+            config.callers.serves(number);
+        }
         let mut session = Session {
             dispatcher,
             notifier,

@@ -182,3 +182,98 @@ fn mapped_owners_are_as_in_the_kernel() {
         volume.judge(&mount.unmount_with_tree());
     }
 }
+
+/// Makes what the others try: `prepare` in the directory, then as a user of that number by the mapped mount of it.
+const CONTROL: &str = r"
+import errno, fcntl, os, struct, sys
+who, place = sys.argv[1:]
+os.chdir(place)
+def ask(path, number, size, data):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, 1 << 30 | size << 16 | 0x94 << 8 | number, bytearray(data.ljust(size, b'\0')))
+    finally:
+        os.close(fd)
+def create(dir, name):
+    ask(dir, 14, 4096, bytes(8) + name)
+def freeze(yes):
+    ask('his', 26, 8, struct.pack('<Q', 2 * yes))
+def defragment():
+    ask('his/file', 16, 48, struct.pack('<QQ', 0, 2**64 - 1))
+if who == 'prepare':
+    create('.', b'his')
+    os.mkdir('his/open')
+    with open('his/file', 'w') as file:
+        file.write('content')
+    for path in ['his', 'his/file']:
+        os.chown(path, 1000, 1000)
+    os.chmod('his/open', 0o1777)
+    sys.exit()
+if int(who):
+    os.setgroups([])
+    os.setresgid(int(who), int(who), int(who))
+    os.setresuid(int(who), int(who), int(who))
+for call, *args in [(create, 'his/open', b'new'), (create, 'his', b'new'), (freeze, 1), (freeze, 0), (defragment,)]:
+    try:
+        call(*args)
+        print(call.__name__, *args[:1], 'ok')
+    except OSError as e:
+        print(call.__name__, *args[:1], errno.errorcode[e.errno])
+";
+
+/// What the container's user 1000, the machine's user 1000 and root are told, and who owns what is there behind it.
+fn control(root: &Path, point: &Path) -> Result<[Vec<String>; 3], Error> {
+    let namespace = Namespace::new();
+    let users = ["101000", "1000", "0"];
+    let mut told = users.map(|_| Vec::new());
+    for (who, told) in users.iter().zip(&mut told) {
+        let top = root.join(format!("for-{who}"));
+        std::fs::create_dir(&top).unwrap();
+        let run_as = |who: &str, place: &Path| {
+            let report = run("python3", &["-c", CONTROL, who, &*place.to_string_lossy()]);
+            assert!(report.success(), "{report:?}");
+            report.stdout
+        };
+        run_as("prepare", &top);
+        bind_mapped(&top, point, &namespace)?;
+        told.extend(run_as(who, point).lines().map(str::to_owned));
+        assert!(run("umount", &[&*point.to_string_lossy()]).success());
+        let owners = "cd \"$1\" && find . -printf '%p %U\\n' | LC_ALL=C sort";
+        let owners = run("bash", &["-c", owners, "bash", &*top.to_string_lossy()]);
+        told.extend(owners.stdout.lines().map(str::to_owned));
+    }
+    Ok(told)
+}
+
+/// Whom the mount gives other numbers is nobody to control operations: he gets no more than by the kernel's btrfs.
+#[test]
+fn who_comes_by_a_mapped_mount_is_nobody_to_control_operations() {
+    let reference = Volume::new("idmapped-control-kernel", 256 << 20);
+    let point = reference.beside("point");
+    std::fs::create_dir(&point).unwrap();
+    let kernel = reference.mount_by_kernel();
+    let [user, stranger, root] = match control(kernel.path(), &point) {
+        Ok(expected) => expected,
+        Err(error) => skip!("no idmapped mounts: {error}"),
+    };
+    kernel.unmount().unwrap();
+    // The kernel judges a defragmentation, the last of these, by numbers that are not mapped.
+    let (tried, judged) = (5, 4);
+    assert!(user[..judged].iter().all(|line| line.ends_with(" ok")), "{user:?}");
+    for transport in transports() {
+        let volume = Volume::new("idmapped-control", 256 << 20);
+        let mount = volume.mount(transport, Duration::from_secs(60));
+        let [told, strangers, roots] = control(mount.path(), &point).expect("idmapped mounts");
+        assert_eq!(
+            strangers[..judged],
+            stranger[..judged],
+            "{transport}; the kernel's is on the right"
+        );
+        assert_eq!(roots, root, "{transport}; the kernel's is on the right");
+        for told in [&told, &strangers] {
+            assert!(told[..tried].iter().all(|line| !line.ends_with(" ok")), "{told:?}");
+            assert_eq!(told[tried..], stranger[tried..], "{transport}: nothing has changed");
+        }
+        volume.judge(&mount.unmount_with_tree());
+    }
+}

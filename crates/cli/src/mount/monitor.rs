@@ -10,13 +10,14 @@
 //!
 //! Invariant: whoever speaks for the server, be it a stranger's volume, gets no more by these
 //! words than is told here: anybody's groups and capabilities, whether a thread waits in one
-//! ioctl, whether four bytes of memory are a mode of a shutdown, and the end of this one mount, whose number is told once.
+//! ioctl on one file of this mount and came to it by an idmapped mount, whether four bytes of memory are a mode of a
+//! shutdown, and the end of this one mount, whose number is told once.
 
 use crate::error::io_text;
 use crate::image;
 use crate::mounts::{self, MountEntry};
 use crate::sys::{self, Umount};
-use fuse::{Callers, Credentials, Proc};
+use fuse::{Call, Callers, Credentials, Proc};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -68,11 +69,6 @@ impl Monitor {
         Monitor { lookups: line(), kernel: line(), end: line() }
     }
 
-    /// The mount that is served, by its `major:minor`. The first word of it counts.
-    pub fn serves(&self, number: &str) {
-        let _ = self.end.ask(&format!("serves {number}"));
-    }
-
     /// Where the kernel has the image mounted to write to it.
     pub fn written_by_kernel(&self) -> Option<String> {
         self.kernel.ask("kernel")
@@ -94,8 +90,19 @@ impl Callers for Monitor {
         parse(&self.lookups.ask(&format!("credentials {process}"))?)
     }
 
-    fn is_in_ioctl(&self, thread: u32, command: u32) -> Option<bool> {
-        Some(self.lookups.ask(&format!("ioctl {thread} {command}"))? == "yes")
+    /// The first word of it counts.
+    fn serves(&self, device: &str) {
+        for line in [&self.end, &self.lookups] {
+            let _ = line.ask(&format!("serves {device}"));
+        }
+    }
+
+    fn call(&self, thread: u32, command: u32, ino: u64) -> Option<Call> {
+        match &*self.lookups.ask(&format!("ioctl {thread} {command} {ino}"))? {
+            "plain" => Some(Call::Plain),
+            "mapped" => Some(Call::Mapped),
+            _ => Some(Call::Elsewhere),
+        }
     }
 
     fn shutdown_mode(&self, process: u32, address: u64) -> Option<u32> {
@@ -164,7 +171,8 @@ fn serve(look_up: UnixStream, kernel: UnixStream, end: UnixStream, image: &Path,
     let is_begun = begin("kernel", move || answer(&kernel, |question| on_kernel(&image, question)))
         && begin("end", move || answer(&end, |question| mount.answer(question)));
     if is_begun {
-        answer(&look_up, look);
+        let proc = Proc::default();
+        answer(&look_up, |question| look(&proc, question));
     }
 }
 
@@ -182,17 +190,26 @@ fn answer(socket: &UnixStream, mut answer_to: impl FnMut(&str) -> Option<String>
     }
 }
 
-fn look(question: &str) -> Option<String> {
+fn look(proc: &Proc, question: &str) -> Option<String> {
+    if let Some(device) = question.strip_prefix("serves ") {
+        proc.serves(device);
+        return None;
+    }
     let mut words = question.split(' ');
     let (what, process) = (words.next()?, words.next()?.parse().ok()?);
     match what {
-        "credentials" => Proc.credentials(process).map(|seen| write(&seen)),
+        "credentials" => proc.credentials(process).map(|seen| write(&seen)),
         "ioctl" => {
-            let is_in = Proc.is_in_ioctl(process, words.next()?.parse().ok()?)?;
-            Some(if is_in { "yes" } else { "no" }.to_string())
+            let (command, ino) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            let told = match proc.call(process, command, ino)? {
+                Call::Elsewhere => "elsewhere",
+                Call::Plain => "plain",
+                Call::Mapped => "mapped",
+            };
+            Some(told.to_string())
         }
         "mode" => {
-            let mode = Proc.shutdown_mode(process, words.next()?.parse().ok()?)?;
+            let mode = proc.shutdown_mode(process, words.next()?.parse().ok()?)?;
             Some(mode.to_string())
         }
         _ => None,
@@ -286,9 +303,9 @@ mod tests {
     #[test]
     fn a_server_that_is_not_itself_gets_nothing() {
         let me = std::process::id();
-        assert!(look(&format!("credentials {me}")).is_some());
+        assert!(look(&Proc::default(), &format!("credentials {me}")).is_some());
         for wrong in ["", "credentials", "credentials x", "credentials -1", "status 1", "mode 1"] {
-            assert_eq!(look(wrong), None, "{wrong}");
+            assert_eq!(look(&Proc::default(), wrong), None, "{wrong}");
         }
         let root = mounts::on(Path::new("/")).unwrap().unwrap();
         let mut mount = Mount { point: "/".into(), number: None };

@@ -85,7 +85,6 @@ fn serve_logged(
     };
     let mut control = listen(&point, hearing);
     step("listening")?;
-    monitor.serves(number.as_deref().unwrap_or_default());
     let (serving, over) = channel();
     let _ = signals.send(Served::new(&fs, &medium, over));
     let _ = tender.send(Arc::downgrade(&fs));

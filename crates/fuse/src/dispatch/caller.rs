@@ -15,8 +15,8 @@
 
 use super::request::Request;
 use crate::abi::record::InHeader;
-use crate::callers::{Callers, Credentials};
-use vfs::{Attr, Exempt, NOBODY, SetAttr, Who};
+use crate::callers::{Call, Callers, Credentials};
+use vfs::{Attr, Exempt, Ino, NOBODY, SetAttr, Who};
 
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
@@ -73,10 +73,10 @@ pub(super) fn killing_unasked(
 }
 
 /// Whether the caller, who is in an ioctl of `command`, has CAP_SYS_ADMIN here.
-pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>, command: u32) -> bool {
+pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>, call: (u32, Ino)) -> bool {
     let header = &request.header;
-    match look_in_ioctl(callers, header, command) {
-        Some(seen) => has(&seen, CAP_SYS_ADMIN, header),
+    match look_in_ioctl(callers, header, call) {
+        Some((seen, _)) => has(&seen, CAP_SYS_ADMIN, header),
         None => header.uid == 0,
     }
 }
@@ -84,27 +84,39 @@ pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>, command: u3
 /// Who the caller is, to somebody who decides himself. The ordinary user who mounted what is
 /// served (`server`) may do with it what he likes, as he may with what is below it; of root the
 /// capability decides.
-pub(super) fn who(callers: &dyn Callers, header: &InHeader, command: u32, server: u32) -> Who {
-    match look_in_ioctl(callers, header, command) {
-        Some(seen) => {
-            let mounted = server != 0 && seen.user == server;
-            let may = |capability| mounted || has(&seen, capability, header);
-            Who {
-                uid: seen.user,
-                gid: seen.group,
-                unknown: seen.user == NOBODY,
-                exempt: Exempt {
-                    bits: may(CAP_DAC_OVERRIDE),
-                    reading: may(CAP_DAC_READ_SEARCH),
-                    owners: may(CAP_FOWNER),
-                },
-                admin: may(CAP_SYS_ADMIN),
-                groups: seen.groups,
-                umask: seen.umask,
-            }
-        }
+///
+/// What his numbers are through an idmapped mount is not known.
+pub(super) fn who(callers: &dyn Callers, header: &InHeader, call: (u32, Ino), server: u32) -> Who {
+    match look_in_ioctl(callers, header, call) {
+        Some((seen, true)) => unnumbered(of_seen(seen, header, server)),
+        Some((seen, false)) => of_seen(seen, header, server),
         None => of_the_request(header),
     }
+}
+
+fn of_seen(seen: Credentials, header: &InHeader, server: u32) -> Who {
+    let mounted = server != 0 && seen.user == server;
+    let may = |capability| mounted || has(&seen, capability, header);
+    Who {
+        uid: seen.user,
+        gid: seen.group,
+        unknown: seen.user == NOBODY,
+        exempt: Exempt {
+            bits: may(CAP_DAC_OVERRIDE),
+            reading: may(CAP_DAC_READ_SEARCH),
+            owners: may(CAP_FOWNER),
+        },
+        admin: may(CAP_SYS_ADMIN),
+        groups: seen.groups,
+        umask: seen.umask,
+    }
+}
+
+/// Rules about files do not hold for administrators alone: the kernel exempts others from those about files that the
+/// mount has numbers for.
+fn unnumbered(who: Who) -> Who {
+    let exempt = if who.admin { who.exempt } else { Exempt::default() };
+    Who { uid: NOBODY, gid: NOBODY, unknown: true, groups: Vec::new(), exempt, ..who }
 }
 
 fn of_the_request(header: &InHeader) -> Who {
@@ -136,12 +148,18 @@ fn look(callers: &dyn Callers, header: &InHeader) -> Option<Credentials> {
 
 /// Whom the kernel does not ask for rights gets none by a program that took his place: nobody's
 /// then, and no capabilities where that cannot be seen.
-fn look_in_ioctl(callers: &dyn Callers, header: &InHeader, command: u32) -> Option<Credentials> {
+/// Also, whether he came by an idmapped mount.
+fn look_in_ioctl(
+    callers: &dyn Callers,
+    header: &InHeader,
+    (command, ino): (u32, Ino),
+) -> Option<(Credentials, bool)> {
     let seen = look(callers, header)?;
-    Some(match callers.is_in_ioctl(header.pid, command) {
-        Some(true) => seen,
-        Some(false) => Credentials::default(),
-        None => Credentials { capabilities: 0, ..seen },
+    Some(match callers.call(header.pid, command, ino.0) {
+        Some(Call::Plain) => (seen, false),
+        Some(Call::Mapped) => (seen, true),
+        Some(Call::Elsewhere) => (Credentials::default(), false),
+        None => (Credentials { capabilities: 0, ..seen }, false),
     })
 }
 
@@ -167,25 +185,29 @@ impl Caller {
 mod tests {
     use super::*;
 
+    /// Tells the same of everybody.
+    #[derive(Debug)]
+    struct Seen(Option<Credentials>);
+    impl Callers for Seen {
+        fn credentials(&self, _: u32) -> Option<Credentials> {
+            self.0.clone()
+        }
+        fn serves(&self, _: &str) {}
+        fn call(&self, _: u32, command: u32, ino: u64) -> Option<Call> {
+            assert_eq!(ino, 257);
+            Some([Call::Plain, Call::Elsewhere, Call::Mapped][command as usize - 7])
+        }
+        fn shutdown_mode(&self, _: u32, _: u64) -> Option<u32> {
+            None
+        }
+    }
+
     /// Who is not seen is not known where the request does not say him; and each capability is for what it is.
     #[test]
     fn who_asks_has_what_is_seen_of_him() {
-        #[derive(Debug)]
-        struct Seen(Option<Credentials>);
-        impl Callers for Seen {
-            fn credentials(&self, _: u32) -> Option<Credentials> {
-                self.0.clone()
-            }
-            fn is_in_ioctl(&self, _: u32, command: u32) -> Option<bool> {
-                Some(command == 7)
-            }
-            fn shutdown_mode(&self, _: u32, _: u64) -> Option<u32> {
-                None
-            }
-        }
         let asks = |seen, uid, command| {
             let header = InHeader { uid, gid: uid, pid: 5, ..InHeader::default() };
-            who(&Seen(seen), &header, command, 1000)
+            who(&Seen(seen), &header, (command, Ino(257)), 1000)
         };
         assert!(asks(None, NOBODY, 7).unknown && !asks(None, NOBODY, 7).admin);
         assert!(!asks(None, 5, 7).unknown && asks(None, 0, 7).exempt == Exempt::ALL);
@@ -202,6 +224,9 @@ mod tests {
         assert_eq!(exempt(CAP_DAC_READ_SEARCH), [false, true, false, false, false]);
         assert_eq!(exempt(CAP_FOWNER), [false, false, true, false, false]);
         assert_eq!(exempt(CAP_SYS_ADMIN), [false, false, false, true, false]);
+        let mapped = asks(of(5, !CAP_SYS_ADMIN), NOBODY, 9);
+        assert!(mapped.unknown && mapped.uid == NOBODY && mapped.exempt == Exempt::default());
+        assert!(!mapped.admin && asks(of(5, CAP_SYS_ADMIN), NOBODY, 9).admin);
         let server = asks(of(1000, 0), NOBODY, 7);
         assert!(server.admin && server.exempt == Exempt::ALL, "who mounted it");
     }

@@ -37,7 +37,8 @@ struct Asking<'a> {
 impl Asker for Asking<'_> {
     fn who(&self) -> Result<Who> {
         let Dispatcher { callers, owners, fs, server, .. } = self.dispatcher;
-        let mut who = caller::who(&**callers, &self.request.header, self.command, *server);
+        let mut who =
+            caller::who(&**callers, &self.request.header, (self.command, self.ino), *server);
         owners.ask(&mut who, || fs.getattr(self.ino))?;
         Ok(who)
     }

@@ -83,7 +83,7 @@ impl Dispatcher {
     /// The kernel brings nothing along, since the number says that nothing is to be brought: the
     /// mode is fetched from where the caller has it.
     fn shut_down(&self, request: &Request<'_>, command: u32, at: u64) -> Answer<()> {
-        if !caller::is_admin(&*self.callers, request, command) {
+        if !caller::is_admin(&*self.callers, request, (command, self.ino(request))) {
             return Err(Errno::EPERM.into());
         }
         let mode = caller::shutdown_mode(&*self.callers, request, at);
@@ -123,7 +123,7 @@ impl Dispatcher {
         range: &TrimRange,
         out: &mut Out<'_>,
     ) -> Answer<()> {
-        if !caller::is_admin(&*self.callers, request, command) {
+        if !caller::is_admin(&*self.callers, request, (command, self.ino(request))) {
             return Err(Errno::EPERM.into());
         }
         let len = self.fs.trim(&request.context(0), range.start, range.len, range.minlen)?;
@@ -139,7 +139,7 @@ impl Dispatcher {
 
     /// Errors in the order of the kernel's btrfs; any byte but NUL may be in a label.
     fn set_label(&self, request: &Request<'_>, command: u32, input: &[u8]) -> Answer<()> {
-        if !caller::is_admin(&*self.callers, request, command) {
+        if !caller::is_admin(&*self.callers, request, (command, self.ino(request))) {
             return Err(Errno::EPERM.into());
         }
         let text = input.get(..LABEL_MAX).ok_or(Failure::from(Errno::EINVAL))?;

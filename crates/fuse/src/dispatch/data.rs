@@ -7,7 +7,7 @@ use super::reply::Out;
 use super::request::Request;
 use crate::abi::record::*;
 use crate::abi::{FSYNC_FDATASYNC, read_flags, write_flags};
-use vfs::{Errno, FallocateMode, Ino, SeekWhence, WriteFlags, attributes};
+use vfs::{Errno, FallocateMode, Ino, SeekWhence, WriteFlags};
 
 /// One COPY_FILE_RANGE keeps its caller (who cannot be killed meanwhile) no longer
 /// than this many bytes take; callers go on where it stopped.
@@ -79,12 +79,8 @@ impl Dispatcher {
     /// FALLOCATE and COPY_FILE_RANGE change data, but carry no flag that says whether
     /// the caller may keep the special mode bits (see `dispatch/mod.rs`). Before the change, as in the kernel: where
     /// this fails nothing is changed, and an error behind a change would leave the kernel its old pages.
-    /// `replaces`: content goes, which what may only grow will refuse.
-    fn kill_priv_unasked(&self, request: &Request<'_>, ino: Ino, replaces: bool) -> Answer<()> {
+    fn kill_priv_unasked(&self, request: &Request<'_>, ino: Ino) -> Answer<()> {
         let attr = self.owners.show(&self.fs.getattr(ino)?);
-        if replaces && attr.attributes & attributes::APPEND != 0 {
-            return Ok(());
-        }
         let Some(set) = killing_unasked(&*self.callers, request, &attr) else { return Ok(()) };
         self.fs.setattr(&request.context(0), ino, &set)?;
         self.notifier.attributes_changed_now(ino);
@@ -108,7 +104,7 @@ impl Dispatcher {
         let arg: FallocateIn = request.arg()?;
         let ino = self.ino(request);
         let mode = fallocate_mode(arg.mode as i32)?;
-        self.kill_priv_unasked(request, ino, replaces(mode))?;
+        self.kill_priv_unasked(request, ino)?;
         let end = self.known_end(ino);
         let done = self.fs.fallocate(&request.context(0), ino, mode, arg.offset, arg.length);
         done.inspect_err(|_| self.may_have_changed(ino, arg.offset, arg.length))?;
@@ -164,7 +160,7 @@ impl Dispatcher {
         let (from, to) = (self.ino(request), self.nodes.to_ino(arg.nodeid_out));
         let cx = request.context(0);
         let len = arg.len.min(most);
-        self.kill_priv_unasked(request, to, false)?;
+        self.kill_priv_unasked(request, to)?;
         let end = self.known_end(to);
         let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len);
         let done = *copied.as_ref().unwrap_or(&0);
@@ -193,10 +189,6 @@ fn is_past_cache(arg: &WriteIn) -> bool {
 
 fn grows(mode: FallocateMode) -> bool {
     matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange { keep_size: false })
-}
-
-fn replaces(mode: FallocateMode) -> bool {
-    matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange { .. })
 }
 
 fn fallocate_mode(mode: i32) -> Answer<FallocateMode> {

@@ -181,14 +181,14 @@ fn a_commit_that_a_spare_copy_alone_has_counts_while_all_of_it_is_there() {
     judge(&cut.image.path, &cut.trees[1]);
 }
 
-/// The kernel has mounted the volume since, by the first copy, and written; no commit has come to its end.
+/// The kernel has mounted the volume since, by the first copy, and written; no commit has come to its end. Of nodes
+/// this says nothing: those of the next commit may all lie where those of the lost one did, and are a whole volume.
 #[test]
 fn a_spare_copy_whose_commit_is_written_over_does_not_take_the_first_ones_place() {
     testkit::require!(kernel_btrfs);
     let content = "for i in $(seq 60); do dd if=/dev/zero of=new-$i bs=92k count=1 oflag=direct \
                    status=none; done";
-    let nodes = "for i in $(seq 30); do head -c 1500 /dev/zero >new-$i; done; sync -f .";
-    for (what, words) in [("content", content), ("nodes", nodes)] {
+    for (what, words) in [("content", content)] {
         let cut = half_committed();
         let mount = oracle::KernelMount::new(&cut.image.path, STILL).unwrap();
         shell(&mount, words);
@@ -200,7 +200,6 @@ fn a_spare_copy_whose_commit_is_written_over_does_not_take_the_first_ones_place(
         put(&again.path, [&cut.copies[0], &cut.copies[1]]);
         let fs = again.open();
         let found = snapshot(&fs);
-        println!("by {what}");
         fs.destroy().unwrap();
         drop(fs);
         common::assert_same(&cut.trees[0], &found);

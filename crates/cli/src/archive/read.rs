@@ -33,6 +33,15 @@ pub struct Member {
     pub pieces: Vec<(u64, u64)>,
 }
 
+/// What is behind a member.
+enum Next {
+    Header(Header),
+    /// A block of zeros.
+    End,
+    /// Not even that: some writers leave it out, and tools that take archives apart.
+    Nothing,
+}
+
 impl<R: Read> Reader<R> {
     pub fn new(from: R) -> Reader<R> {
         Reader { from, left: 0, pad: 0, anything: false }
@@ -43,7 +52,14 @@ impl<R: Read> Reader<R> {
         let (mut records, mut name, mut link) = (Records::new(), None, None);
         loop {
             self.pass_over()?;
-            let Some(header) = self.header()? else { return self.end().map(|()| None) };
+            let header = match self.header()? {
+                Next::Header(header) => header,
+                Next::End => return self.end().map(|()| None),
+                Next::Nothing => {
+                    let is_told_of = !records.is_empty() || name.is_some() || link.is_some();
+                    return ends_without_marker(is_told_of).map(|()| None);
+                }
+            };
             let kind = header.entry_type();
             let own = header.entry_size().map_err(|e| damaged(&e.to_string()))?;
             let special = matches!(
@@ -95,7 +111,8 @@ impl<R: Read> Reader<R> {
         };
         self.sparse(&mut member)?;
         // Before POSIX a directory was a file whose name ends so.
-        if member.kind == EntryType::Regular && member.name.ends_with(b"/") {
+        let is_old = member.kind == EntryType::Regular && member.name.ends_with(b"/");
+        if is_old || is_listed(member.kind) {
             member.kind = EntryType::Directory;
         }
         Ok(member)
@@ -227,20 +244,24 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn header(&mut self) -> Result<Option<Header>> {
-        let mut header = Header::new_old();
-        self.exact(header.as_mut_bytes()).map_err(|error| match self.anything {
-            true => error,
-            false => damaged("it is shorter than a header"),
-        })?;
+    fn header(&mut self) -> Result<Next> {
+        let mut block = Vec::with_capacity(BLOCK as usize);
+        let got = (&mut self.from).take(BLOCK).read_to_end(&mut block);
+        match got.map_err(|e| Error::about("the archive", io_text(&e)))? as u64 {
+            BLOCK => {}
+            0 if self.anything => return Ok(Next::Nothing),
+            _ if self.anything => return Err(damaged("it ends in the middle of a member")),
+            _ => return Err(damaged("it is shorter than a header")),
+        }
+        let header = Header::from_byte_slice(&block).clone();
         if header.as_bytes().iter().all(|b| *b == 0) {
-            return Ok(None);
+            return Ok(Next::End);
         }
         let mut sum: u32 = header.as_bytes().iter().map(|b| u32::from(*b)).sum();
         sum = sum - header.as_bytes()[148..156].iter().map(|b| u32::from(*b)).sum::<u32>() + 8 * 32;
         if header.cksum().ok() == Some(sum) {
             self.anything = true;
-            return Ok(Some(header));
+            return Ok(Next::Header(header));
         }
         Err(match self.anything {
             true => damaged("a header has a wrong checksum"),
@@ -254,6 +275,20 @@ impl<R: Read> Reader<R> {
 fn has_no_content(kind: EntryType) -> bool {
     use EntryType::{Block, Char, Directory, Fifo, Link, Symlink};
     matches!(kind, Link | Symlink | Char | Block | Directory | Fifo)
+}
+
+/// `is_told_of`: a header in front of the next member is there.
+fn ends_without_marker(is_told_of: bool) -> Result<()> {
+    if is_told_of {
+        return Err(damaged("it ends in the middle of a member"));
+    }
+    damaged("has no end marker; what is behind the last member may be lost").print();
+    Ok(())
+}
+
+/// A directory of an incremental backup of GNU tar's: its content is a list of the names that it had.
+fn is_listed(kind: EntryType) -> bool {
+    kind.as_byte() == b'D'
 }
 
 fn no_archive() -> Error {

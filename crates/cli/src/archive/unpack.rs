@@ -37,6 +37,8 @@ pub struct Unpacker<'v> {
     directories: Vec<Directory>,
     /// Where each is in that.
     place_of: HashMap<Ino, usize>,
+    /// Directories that were made for what is in them, before any member of their own.
+    made_above: HashSet<Ino>,
     /// How many names in front are left off.
     pub strip: usize,
     pub verbose: bool,
@@ -83,6 +85,7 @@ impl<'v> Unpacker<'v> {
             links: HashSet::new(),
             directories: Vec::new(),
             place_of: HashMap::new(),
+            made_above: HashSet::new(),
             strip: 0,
             verbose: false,
         }
@@ -142,11 +145,18 @@ impl<'v> Unpacker<'v> {
         }
         let mut path = self.path.clone();
         names.iter().for_each(|name| push(&mut path, name));
-        if member.kind.as_byte() == b'M' {
+        let kind = member.kind.as_byte();
+        if kind == b'M' {
             return Err(self.about(&path, "is left out: it began in another archive"));
         }
-        let kind = char::from(member.kind.as_byte()).escape_default();
-        self.about(&path, &format!("is left out: a member of the type {kind}")).print();
+        let kind_shown = char::from(kind).escape_default();
+        let left_out = format!("is left out: a member of the type {kind_shown}");
+        let left_out = self.about(&path, &left_out);
+        // The archive's own name is nothing that was packed.
+        if kind != b'V' {
+            return Err(left_out);
+        }
+        left_out.print();
         Ok(true)
     }
 
@@ -209,7 +219,7 @@ impl<'v> Unpacker<'v> {
     }
 
     /// The directory that these names lead to; those that are missing are made.
-    fn parent(&self, names: &[&[u8]]) -> Result<(Node, Vec<u8>)> {
+    fn parent(&mut self, names: &[&[u8]]) -> Result<(Node, Vec<u8>)> {
         let (fs, mut path) = (self.volume.fs(), self.path.clone());
         let mut here = self.find(&path)?;
         for name in names {
@@ -219,7 +229,9 @@ impl<'v> Unpacker<'v> {
                 Some(node) => node,
                 None => {
                     let made = fs.mkdir(&self.cx, here.ino(), name, 0o755);
-                    self.volume.hold(made.at(self.volume, &path)?)
+                    let made = self.volume.hold(made.at(self.volume, &path)?);
+                    self.made_above.insert(made.ino());
+                    made
                 }
             };
             if !here.is_dir() {
@@ -247,7 +259,8 @@ impl<'v> Unpacker<'v> {
     fn directory(&mut self, member: &Member, place: &MemberPlace<'_>) -> Result<()> {
         let attributes = self.attributes_of(member, &place.path)?;
         if let Some(old) = place.old.as_ref().filter(|old| is_dir(old)) {
-            self.later(member, old.ino, &place.path, attributes, false);
+            let made = self.made_above.contains(&old.ino);
+            self.later(member, old.ino, &place.path, attributes, made);
             return Ok(());
         }
         let (fs, parent) = (self.volume.fs(), place.parent.ino());

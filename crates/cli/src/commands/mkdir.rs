@@ -69,7 +69,9 @@ fn make(
         false => Some(make_one(volume, operand)?),
     };
     let (Some(node), Some(change)) = (made, mode) else { return Ok(()) };
-    let perm = change.apply(0o777 & !inside::context().umask, true, inside::context().umask);
+    let umask = inside::context().umask;
+    // As mkdir(1): the group goes on to what is below, whoever says who may do what.
+    let perm = change.apply(0o777 & !umask | node.attr.perm & 0o6000, true, umask);
     let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
     volume.fs().setattr(&inside::context(), node.ino(), &set).at(volume, path).map(drop)
 }

@@ -95,6 +95,7 @@ impl FileDevice {
         part: Option<Span>,
     ) -> io::Result<Self> {
         if !read_only {
+            check_writable(&file)?;
             lock::lock(&file, true, part)?;
             take_old_error(&file, path);
         }
@@ -211,6 +212,19 @@ fn folio_at_most() -> u64 {
     // SAFETY: sysconf takes an integer only.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(page).unwrap_or(4096).max(4096) << 11
+}
+
+/// What is opened to append Linux writes at the end, wherever it is asked to.
+fn check_writable(file: &File) -> io::Result<()> {
+    // SAFETY: F_GETFL takes nothing, and the descriptor is open.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    match flags {
+        -1 => Err(io::Error::last_os_error()),
+        _ if flags & libc::O_ACCMODE != libc::O_RDWR => refused("is not open to be written"),
+        _ if flags & libc::O_APPEND != 0 => refused("is open to append"),
+        _ => Ok(()),
+    }
 }
 
 /// A write of whoever had the file open before may have failed after that: the kernel tells

@@ -145,7 +145,8 @@ impl VolumeOptions {
     }
 
     /// Opens the volume in an open file, which is called `name` in messages. A volume that is
-    /// to be written is locked; whether the kernel has it mounted is not looked at.
+    /// to be written is locked; whether the kernel has it mounted is not looked at. A file that is
+    /// not open to be read and written, or is open to append, is refused then.
     pub fn open_file(&self, file: File, name: impl AsRef<Path>) -> Result<Volume> {
         self.open_medium(Medium::of_file(file, name, self.write)?)
     }

@@ -248,8 +248,15 @@ fn one_image_has_one_writer() {
     volume.write("f", b"by its file").unwrap();
     assert!(Volume::open_writable(&image).is_err());
     volume.close().unwrap();
-    let file = std::fs::File::open(&image).unwrap();
-    assert_eq!(Volume::open_file(file).unwrap().read("f").unwrap(), b"by its file");
+    let file = || std::fs::File::open(&image).unwrap();
+    assert_eq!(Volume::open_file(file()).unwrap().read("f").unwrap(), b"by its file");
+    // All writes of the one would go behind the end, and none of the other's anywhere.
+    let appended = std::fs::OpenOptions::new().read(true).append(true).open(&image).unwrap();
+    for file in [appended, file()] {
+        let refused = VolumeOptions::new().write(true).open_file(file, "disk.img").unwrap_err();
+        assert!(refused.to_string().contains("open to "), "{refused}");
+        Volume::open_writable(&image).unwrap().close().unwrap();
+    }
 }
 
 #[test]

@@ -76,6 +76,23 @@ fn members_of_unknown_types_are_a_failure() {
     assert_eq!(fine(&["ls", &image.at("/")]), "last\n");
 }
 
+/// What the archive is called is nothing that was packed.
+#[test]
+fn an_archive_with_a_name_is_unpacked() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-named");
+    packed(
+        &image,
+        "touch f && tar -V name -cf named.tar f && tar -H posix -V name -cf posix.tar f",
+    );
+    for archive in ["named.tar", "posix.tar"] {
+        let (code, said) = unpacked(&image, archive, "/");
+        assert!(code == Some(0) && !said.contains("f: "), "{code:?}: {said}");
+        assert_eq!(fine(&["ls", &image.at("/")]), "f\n");
+        fine(&["rm", &image.at("/f")]);
+    }
+}
+
 #[test]
 fn an_archive_without_an_end_is_one() {
     require!(btrfs_progs);

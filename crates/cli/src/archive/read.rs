@@ -61,7 +61,6 @@ impl<R: Read> Reader<R> {
                 }
             };
             let kind = header.entry_type();
-            let own = header.entry_size().map_err(|e| damaged(&e.to_string()))?;
             let special = matches!(
                 kind,
                 EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink
@@ -69,7 +68,7 @@ impl<R: Read> Reader<R> {
             let size = match pax::number(&records, "size").filter(|_| !special) {
                 Some(told) => told,
                 None if has_no_content(kind) => 0,
-                None => own,
+                None => header.entry_size().map_err(|e| damaged(&e.to_string()))?,
             };
             (self.left, self.pad) = (size, padding_of(size)?);
             match kind {
@@ -274,7 +273,7 @@ impl<R: Read> Reader<R> {
 /// does a pax header says so.
 fn has_no_content(kind: EntryType) -> bool {
     use EntryType::{Block, Char, Directory, Fifo, Link, Symlink};
-    matches!(kind, Link | Symlink | Char | Block | Directory | Fifo)
+    matches!(kind, Link | Symlink | Char | Block | Directory | Fifo) || is_label(kind)
 }
 
 /// `is_told_of`: a header in front of the next member is there.
@@ -289,6 +288,11 @@ fn ends_without_marker(is_told_of: bool) -> Result<()> {
 /// A directory of an incremental backup of GNU tar's: its content is a list of the names that it had.
 fn is_listed(kind: EntryType) -> bool {
     kind.as_byte() == b'D'
+}
+
+/// The archive's own name (`tar -V`), in a header that GNU tar leaves without any size.
+pub fn is_label(kind: EntryType) -> bool {
+    kind.as_byte() == b'V'
 }
 
 fn no_archive() -> Error {

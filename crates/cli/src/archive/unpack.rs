@@ -9,7 +9,7 @@
 //!
 //! Work and memory go with an archive's length: it is a stranger's.
 
-use super::read::{Member, Reader};
+use super::read::{Member, Reader, is_label};
 use super::{LONGEST_NAME, pax};
 use crate::error::{Error, Result, say_error};
 use crate::inside::fill::FileAt;
@@ -153,7 +153,7 @@ impl<'v> Unpacker<'v> {
         let left_out = format!("is left out: a member of the type {kind_shown}");
         let left_out = self.about(&path, &left_out);
         // The archive's own name is nothing that was packed.
-        if kind != b'V' {
+        if !is_label(member.kind) {
             return Err(left_out);
         }
         left_out.print();

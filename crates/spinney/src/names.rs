@@ -39,7 +39,14 @@ impl Volume {
             return Err(self.error(path, errno.into()));
         }
         for name in missing.into_iter().rev() {
-            here = self.make_dir(&here, name, path)?;
+            here = match self.make_dir(&here, name, path) {
+                // Somebody else has made it meanwhile.
+                Err(error) if is_errno(&error, Errno::EEXIST) => {
+                    let there = here.child(name).ok().filter(Node::is_dir);
+                    there.ok_or(error)?
+                }
+                made => made?,
+            };
         }
         Ok(())
     }

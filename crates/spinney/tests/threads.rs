@@ -6,8 +6,8 @@ use blocksim::{GoOn, Hooked, Request, RequestHook};
 use common::{device, seen, writable};
 use spinney::{FormatOptions, MemDevice, Volume, VolumeOptions};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::ops::Rng;
@@ -73,6 +73,31 @@ fn many_close_at_once() {
             });
         }
     });
+}
+
+/// As `std::fs::create_dir_all`.
+#[test]
+fn many_make_the_same_directories() {
+    let device = device();
+    let volume = writable(&device);
+    let together = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (volume, together) = (&volume, &together);
+            scope.spawn(move || {
+                // Who fails goes on: the others wait for all.
+                let made = (0..2000).map(|n| {
+                    together.wait();
+                    volume.create_dir_all(format!("{n}/a/b/{thread}"))
+                });
+                let failed: Vec<_> = made.filter_map(Result::err).collect();
+                assert!(failed.is_empty(), "{} times: {}", failed.len(), failed[0]);
+            });
+        }
+    });
+    volume.write("file", b"content").unwrap();
+    let refused = volume.create_dir_all("file").unwrap_err();
+    assert_eq!(refused.errno(), Some(libc::EEXIST));
 }
 
 /// Changes of all kinds, until one is refused.

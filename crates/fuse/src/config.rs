@@ -257,8 +257,6 @@ impl Config {
             "no_spread_large_reads" => self.spread_large_reads = false,
             "poll" if value == "auto" => self.poll = None,
             "poll" => self.poll = Some(number(value)?),
-            // What the option was called when callers were kept another way.
-            "no_keep_callers" => self.poll = Some(0),
             "writeback" => self.writeback = true,
             "open-errors" | "open_errors" => self.open_errors = true,
             "fsname" => self.fsname = value.into(),
@@ -304,7 +302,7 @@ mod tests {
         assert!(config.open_errors);
         config.apply_options("poll=50").unwrap();
         assert_eq!(config.polling().0, Duration::from_micros(50));
-        config.apply_options("poll=auto,no_keep_callers").unwrap();
+        config.apply_options("poll=auto,poll=0").unwrap();
         assert_eq!(config.poll, Some(0));
         assert!(config.apply_options("poll=fast").is_err());
         assert!(config.apply_options("max_read=many").is_err());

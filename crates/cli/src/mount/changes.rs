@@ -56,7 +56,6 @@ const FIXED: &[&str] = &[
     "open-errors",
     "open_errors",
     "no_spread_large_reads",
-    "no_keep_callers",
     "allow_other",
     "fsname",
     "subtype",

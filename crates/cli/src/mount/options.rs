@@ -123,7 +123,6 @@ const TRANSPORT: &[&str] = &[
     "threads",
     "transport",
     "no_spread_large_reads",
-    "no_keep_callers",
     "poll",
 ];
 

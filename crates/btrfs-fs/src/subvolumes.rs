@@ -132,7 +132,7 @@ impl BtrfsFs {
         subvolume::set_default(self.open()?, caller, TreeId(id.0))
     }
 
-    /// What earlier versions made read-only so that the kernel does not heed it.
+    /// What was once made read-only so that the kernel does not heed it.
     pub(crate) fn mend_flags(&self) -> Result<()> {
         match subvolume::mend_flags(self.open()?) {
             Err(error) if error.errno() == libc::ENOSPC => {

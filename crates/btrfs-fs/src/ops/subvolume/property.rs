@@ -100,6 +100,10 @@ fn turn_back(
 
 /// Read-only snapshots of a top level that the kernel had not written yet were made without the
 /// bit that lets it heed their flags: they get it.
+///
+/// Spinney alone made such, before it had a version (64fe0ee5, 2026-11): the kernel sets the bit in
+/// memory when it first reads a subvolume's item, with the flags at 0, so what it makes read-only
+/// has it, and `mkfs.btrfs --subvol ro:` sets both. What no release has made needs no mending for ever.
 pub(crate) fn mend_flags(engine: &Engine) -> Result<()> {
     let mute = |item: &RootItem| {
         let heeded = item.inode.flags & inode_flags::ROOT_ITEM_INIT != 0;

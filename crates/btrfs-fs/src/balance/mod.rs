@@ -28,13 +28,13 @@ use crate::reserver::Reserver;
 use crate::runs::Runs;
 use crate::stats::Stats;
 use btrfs_disk::Logical;
-use btrfs_disk::ids::block_group::{DATA, METADATA, TYPE_MASK};
+use btrfs_disk::ids::block_group::DATA;
 use btrfs_space::{GroupInfo, Kind, MovedNodes};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use step::Batch;
 use vfs::{Errno, FsError, Result};
 
@@ -142,27 +142,6 @@ impl Balancer {
         }
     }
 
-    /// Empties all block groups of metadata that there are now, and gives them back.
-    pub(crate) fn balance_metadata(&self) -> Result<BalanceReport> {
-        self.balance(|flags| flags & TYPE_MASK == METADATA)
-    }
-
-    /// Empties all block groups that `which` flags are of and that there are now. One that cannot
-    /// be emptied keeps no other from it; the first of the reasons is the answer.
-    pub(crate) fn balance(&self, which: impl Fn(u64) -> bool) -> Result<BalanceReport> {
-        let start = Instant::now();
-        let (mut report, mut failure) = (BalanceReport::default(), None);
-        for group in self.core.space.group_infos().iter().filter(|group| which(group.flags)) {
-            if let Err(error) = self.empty(group, &mut report, || false) {
-                self.core.health.may_go_on().fs()?;
-                tracing::error!("block group {} cannot be emptied: {error}", group.logical);
-                failure.get_or_insert(error);
-            }
-        }
-        report.time = start.elapsed();
-        failure.map_or(Ok(report), Err)
-    }
-
     /// Empties a group, unless `is_to_stop` says between two steps that it is not wanted any more.
     fn empty(
         &self,
@@ -253,6 +232,26 @@ impl Balancer {
             self.committer.commit_written_back()?;
         }
         Ok(gone)
+    }
+}
+
+/// For tests, which want to know what it did: no filters, no status, no item on the volume.
+#[cfg(feature = "fault-injection")]
+impl Balancer {
+    /// Empties all block groups that `which` flags are of and that there are now. One that cannot
+    /// be emptied keeps no other from it; the first of the reasons is the answer.
+    pub(crate) fn balance(&self, which: impl Fn(u64) -> bool) -> Result<BalanceReport> {
+        let start = std::time::Instant::now();
+        let (mut report, mut failure) = (BalanceReport::default(), None);
+        for group in self.core.space.group_infos().iter().filter(|group| which(group.flags)) {
+            if let Err(error) = self.empty(group, &mut report, || false) {
+                self.core.health.may_go_on().fs()?;
+                tracing::error!("block group {} cannot be emptied: {error}", group.logical);
+                failure.get_or_insert(error);
+            }
+        }
+        report.time = start.elapsed();
+        failure.map_or(Ok(report), Err)
     }
 }
 

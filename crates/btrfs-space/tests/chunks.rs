@@ -112,7 +112,11 @@ fn a_mixed_volume_keeps_room_for_writes_in_place() {
         while space.new_chunk(Kind::Data).is_ok() {}
         let unit = space.totals().metadata.total / 64;
         space.keep(Kept { commit: unit, removal: unit, in_place: 2 * unit, wish: 0 });
-        let free = space.totals().data_available();
+        let totals = space.totals();
+        // What new data can still take: free now, or in chunks to come.
+        let free = totals.data.free.saturating_sub(totals.data.reserved);
+        let free =
+            (free + totals.unallocated / totals.data.copies).saturating_sub(totals.global_reserve);
         let all = space.reserve_data(free).expect("what is not kept");
         assert!(space.reserve_data(4096).is_err());
         assert!(space.reserve_metadata(4096, Priority::Normal).is_err());

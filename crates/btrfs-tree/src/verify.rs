@@ -19,14 +19,6 @@ pub struct TreeShape {
     pub pointer_bytes: u64,
 }
 
-impl TreeShape {
-    /// Filled part of the leaves' room, 0 to 1.
-    pub fn leaf_fill(&self, leaf_space: usize) -> f64 {
-        let room = self.nodes.first().copied().unwrap_or(0) * leaf_space as u64;
-        if room == 0 { 0.0 } else { self.leaf_bytes as f64 / room as f64 }
-    }
-}
-
 struct Count {
     shape: TreeShape,
     error: Option<Error>,

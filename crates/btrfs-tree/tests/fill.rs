@@ -15,8 +15,11 @@ fn shape(world: &World) -> TreeShape {
     verify(&world.dirty.over(&world.memory), &world.root).unwrap()
 }
 
+/// Filled part of the leaves' room, 0 to 1.
 fn fill(world: &World) -> f64 {
-    shape(world).leaf_fill(world.memory.geometry.leaf_space())
+    let shape = shape(world);
+    let room = shape.nodes[0] * world.memory.geometry.leaf_space() as u64;
+    if room == 0 { 0.0 } else { shape.leaf_bytes as f64 / room as f64 }
 }
 
 #[test]

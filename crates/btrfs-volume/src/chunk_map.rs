@@ -2,7 +2,8 @@
 //!
 //! Invariants: chunks overlap neither logically nor physically, lie on the one device
 //! wholly, and have one stripe (single) or two (DUP). A chunk may cover a superblock
-//! copy, as the kernel's do: the allocators leave that range out (`super_ranges`).
+//! copy, as the kernel's do: the allocators leave that range out, in whole stripes (`excluded` in
+//! `btrfs-space/src/space/chunk_alloc.rs`).
 
 use crate::features::ADDRESSES_END;
 use crate::superblock::{SUPER_EXCLUDED, super_copies};
@@ -37,6 +38,7 @@ impl ChunkInfo {
 
     /// Logical ranges (start, length) that hold superblock copies on the device: never
     /// to be allocated. Sorted; from each copy on `SUPER_EXCLUDED` bytes, cut at the end.
+    /// For tests of several crates, which judge allocators by it: those leave out more.
     pub fn super_ranges(&self) -> Vec<(Logical, u64)> {
         let mut out = Vec::new();
         for (_, start) in &self.stripes {

@@ -62,18 +62,6 @@ pub struct GroupInfo {
     pub free: Vec<(u64, u64)>,
 }
 
-impl Totals {
-    /// Bytes that new data can still take: free now, or in chunks to come.
-    pub fn data_available(&self) -> u64 {
-        let free = self.data.free.saturating_sub(self.data.reserved);
-        if self.mixed {
-            return (free + self.unallocated / self.data.copies)
-                .saturating_sub(self.global_reserve);
-        }
-        free + self.unallocated / self.data.copies
-    }
-}
-
 fn totals(class: &Class) -> ClassTotals {
     let (available, free) = (class.available(), class.free());
     ClassTotals {

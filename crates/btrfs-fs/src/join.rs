@@ -12,7 +12,7 @@
 
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Rank, Thread, current_thread, park};
 
-/// What a waiting caller is outcome.
+/// What a waiting caller is told.
 const NOTHING: u8 = 0;
 const LEAD: u8 = 1;
 const DONE: u8 = 2;

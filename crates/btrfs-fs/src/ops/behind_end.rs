@@ -2,7 +2,7 @@
 //!
 //! What lands behind content that is in memory still is on the volume before the size covers it
 //! (`State::disk_size`), so a crash leaves extents behind the end: where the device refuses the content in front, or there is
-//! no room for it; until 2026-11-29 wherever a long write followed a short one. So did cuts in steps. Nobody
+//! no room for it. So do cuts in steps, and other programs' writes. Nobody
 //! reads them there, but a file that grows over them would show what it never had.
 //!
 //! Invariant: as long as an inode is in memory nothing but space gets behind its end, so one look is enough.

@@ -358,7 +358,7 @@ fn preallocation_waits_for_room() {
 }
 
 /// A rest gives a commit at work its time. Where little has changed none is asked for, and a removal that rests
-/// all the same waits for nothing: until 2026-11-27 200,000 removals on 400 MB took a minute that way.
+/// all the same waits for nothing: 200,000 removals on 400 MB would take a minute that way.
 #[test]
 fn nobody_rests_for_a_commit_that_is_not_asked_for() {
     let device = Arc::new(MemDevice::new(1 << 30));

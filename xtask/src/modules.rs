@@ -214,7 +214,7 @@ const FS: Table = &[
     ),
     ("uuid_tree", &["reserve", "engine", "fs"]),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
-    ("still", &["error", "fs", "ops"]),
+    ("remount", &["error", "fs", "ops"]),
     ("committed", &["error", "ino", "subvol", "extents", "engine", "fs"]),
     ("work", &["balance", "scrub", "engine", "fs"]),
     ("subvolumes", &["error", "subvol", "ops", "fs"]),

@@ -216,7 +216,7 @@ const FS: Table = &[
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("remount", &["error", "fs", "ops"]),
     ("committed", &["error", "ino", "subvol", "extents", "engine", "fs"]),
-    ("work", &["balance", "scrub", "engine", "fs"]),
+    ("maintenance", &["balance", "scrub", "engine", "fs"]),
     ("subvolumes", &["error", "subvol", "ops", "fs"]),
     ("quotas", &["qgroup", "ops", "fs"]),
     ("usage", &["error", "reserve", "engine", "ops", "fs"]),

@@ -32,6 +32,7 @@ mod join;
 mod label;
 mod log;
 mod lost_names;
+mod maintenance;
 mod names;
 mod numbers;
 mod open;
@@ -59,7 +60,6 @@ mod unsettled;
 mod usage;
 mod uuid_tree;
 mod verity;
-mod work;
 mod writeback;
 mod xattrs;
 

@@ -10,8 +10,8 @@
 //!   other failure after sealing poisons the volume: memory has moved on.
 
 mod driver;
+mod no_room;
 mod retired;
-mod short;
 
 pub(crate) use driver::Background;
 
@@ -30,8 +30,8 @@ use btrfs_space::{Extent, Kind};
 use btrfs_txn::commit::{Merged, merge};
 use btrfs_txn::delta::{Delta, Move};
 use btrfs_txn::{Core, PoisonUnlessDone, Roots, Snapshot, Throttle, Turns, Urgency, Wanted};
+use no_room::{Attempt, Failed, Owed};
 use retired::Retired;
-use short::{Attempt, Failed, Owed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

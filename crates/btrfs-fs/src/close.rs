@@ -1,8 +1,8 @@
 //! Closing: unnamed inodes go, everything is committed. For who asks for it: everything or nothing.
 
 use crate::engine::Engine;
-use crate::refusals::refused;
 use crate::writeback::Flushed;
+use crate::writeback_errors::refused;
 use btrfs_txn::Urgency;
 use std::sync::atomic::Ordering;
 use vfs::{FsError, Result};
@@ -54,7 +54,7 @@ pub(crate) fn land(engine: &Engine) -> Result<()> {
     }
     let given_up = match land_refused(engine) {
         Ok(Flushed::Refused) => {
-            let unreported = engine.writeback.refusals().take_unreported();
+            let unreported = engine.writeback.errors().take_unreported();
             unreported.unwrap_or_else(|| refused("content was not written".into()))
         }
         Ok(_) => return Ok(()),

@@ -272,7 +272,7 @@ impl Engine {
             ("inodes.open", self.inodes.table().len() as u64),
             ("inodes.lock_waits", waits),
             ("inodes.to_erase", self.orphans.erasures.count()),
-            ("data.refused", self.writeback.refusals().count()),
+            ("data.refused", self.writeback.errors().count()),
             ("commit.unpaid_nodes", self.core.space.unpaid_nodes()),
             ("cache.hits", cache.hits),
             ("cache.misses", cache.misses),

@@ -464,7 +464,7 @@ impl FileSystem for BtrfsFs {
     }
 
     fn opened(&self) -> u64 {
-        self.engine.writeback.refusals().opened()
+        self.engine.writeback.errors().opened()
     }
 
     fn fsync_opened(&self, ino: Ino, opened: u64, datasync: bool) -> Result<()> {

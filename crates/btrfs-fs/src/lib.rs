@@ -43,7 +43,6 @@ mod qgroup;
 mod quotas;
 mod rate_limit;
 mod recover;
-mod refusals;
 mod remount;
 mod rescue;
 mod reserve;
@@ -61,6 +60,7 @@ mod usage;
 mod uuid_tree;
 mod verity;
 mod writeback;
+mod writeback_errors;
 mod xattrs;
 
 pub use balance::{BalanceReport, BalanceState, BalanceStatus, NewSize};

@@ -7,7 +7,7 @@
 //!   times of buffered writes, which follow when the data lands (`item_dirty`);
 //! * `loaded` is false only while the loader holds the lock, or after loading failed.
 
-use super::{DirNames, Dirty, Gaps, Heard, ReportedBlocks};
+use super::{DirNames, Dirty, ErrorSeen, Gaps, ReportedBlocks};
 use crate::ino::InodeId;
 use crate::options::Method;
 use btrfs_disk::items::{InodeItem, inode_flags};
@@ -65,7 +65,7 @@ pub(crate) struct State {
     /// `item` differs from what the delta or the tree says.
     pub item_dirty: bool,
     /// The device refused content of this file, and there may be who has not heard of it.
-    pub(crate) refused: Option<Box<Heard>>,
+    pub(crate) refused: Option<Box<ErrorSeen>>,
     /// Of a file that may only grow: what the kernel's cache has passed over.
     pub(crate) gaps: Option<Box<Gaps>>,
     /// The kernel's cache has sent content whose times it has not told yet.

@@ -2,13 +2,13 @@
 //!
 //! An fsync writes back the inode's content, which enters it into the delta, and has the
 //! tree log take what changed of it; `sync` commits. What of content the device refused, and to
-//! whom that is told, stands in refusals.rs.
+//! whom that is told, stands in writeback_errors.rs.
 
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
-use crate::inode::{Heard, Inode};
+use crate::inode::{ErrorSeen, Inode};
 use crate::log::Request;
-use crate::refusals::refused;
+use crate::writeback_errors::refused;
 use btrfs_txn::delta::Level;
 use inode_index::Ref;
 use vfs::{FsError, Ino, Result};
@@ -79,16 +79,16 @@ pub(crate) fn fsync_late(engine: &Engine, ino: Ino) -> Result<()> {
 
 fn hears_of_refusal(engine: &Engine, inode: &Inode, opened: u64) -> bool {
     let refused = inode.read().is_ok_and(|state| state.refused.is_some());
-    let last = engine.writeback.refusals().last_opened();
-    refused && inode.write().is_ok_and(|mut state| Heard::by(&mut state.refused, opened, last))
+    let last = engine.writeback.errors().last_opened();
+    refused && inode.write().is_ok_and(|mut state| ErrorSeen::by(&mut state.refused, opened, last))
 }
 
 /// EIO once for what a device refused, and to each thread once for the end of a volume that was
 /// given up because of it; EROFS from then on.
 pub(crate) fn sync(engine: &Engine, thread: u32) -> Result<()> {
     let committed = engine.committer.commit();
-    let unreported = engine.writeback.refusals().take_unreported();
-    if engine.core.health.poisoned().is_some() && engine.writeback.refusals().tells_end(thread) {
+    let unreported = engine.writeback.errors().take_unreported();
+    if engine.core.health.poisoned().is_some() && engine.writeback.errors().tells_end(thread) {
         return match committed {
             Err(FsError::ReadOnly(why)) => Err(refused(why)),
             Ok(()) => unreported.map_or(Ok(()), Err),

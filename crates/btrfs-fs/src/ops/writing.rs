@@ -8,7 +8,7 @@ use super::truncate::zero_tail;
 use super::xattr::drop_capability;
 use crate::engine::Engine;
 use crate::extents::{self, sectors_of, sectors_within};
-use crate::inode::{Heard, Inode, State};
+use crate::inode::{ErrorSeen, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::writeback::{Unstored, dirty_of, fill_sector, land_in_front, load_inline};
 use inode_index::Ref;
@@ -30,8 +30,8 @@ pub(super) fn keep(
         return Err(error);
     }
     gather(engine, inode, state, offset, data, budget)?;
-    Heard::refused(&mut state.refused);
-    engine.writeback.refusals().keep(inode.id, &error);
+    ErrorSeen::refused(&mut state.refused);
+    engine.writeback.errors().keep(inode.id, &error);
     Ok(())
 }
 

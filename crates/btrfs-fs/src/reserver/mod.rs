@@ -14,12 +14,12 @@ mod tests;
 use crate::commit::Committer;
 use crate::erasures::Erasures;
 use crate::error::IntoFs;
-use crate::refusals::refused;
 use crate::reserve::{
     Cost, DirtyReservation, QUOTA_PATIENCE, QuotaReservation, Reservation, Reservations, cost,
 };
 use crate::stats::Stats;
 use crate::writeback::{Flushed, Writeback};
+use crate::writeback_errors::refused;
 use btrfs_disk::{Error, TreeId};
 use btrfs_space::{DataReservation, Kind, Priority};
 use btrfs_txn::Core;
@@ -262,7 +262,7 @@ impl Reserver {
     /// it is dropped, so there is no more.
     fn memory_for_content(&self) -> Result<()> {
         let memory = &self.core.memory;
-        if self.writeback.refusals().are_left() && memory.dirty() > memory.most_dirty() / 2 * 3 {
+        if self.writeback.errors().are_left() && memory.dirty() > memory.most_dirty() / 2 * 3 {
             let why = "memory is full of content that the device refuses";
             return Err(refused(why.into()));
         }
@@ -337,7 +337,7 @@ impl Reserver {
         }
         self.stats.throttled.add(1);
         self.core.requests.wake();
-        while is_over() && !self.writeback.refusals().are_left() {
+        while is_over() && !self.writeback.errors().are_left() {
             self.core.health.writable().fs()?;
             match self.writeback.flush_some()? {
                 Some(Flushed::All) => {}

@@ -126,7 +126,7 @@ fn land(
     let extent = whole.ok_or(FsError::Posix(Errno::ENOSPC))?;
     let through = through(writeback, WriteMode::Through);
     if let Err(error) = writeback.core.volume.write_content(extent.logical, &[stream], through) {
-        writeback.refusals.note(id, &error);
+        writeback.errors.note(id, &error);
         writeback.reservations.unallocate(extent);
         return Err(Unstored::Refused(to_fs(error)));
     }

@@ -180,7 +180,7 @@ impl Writeback {
         if let Some(inode) = full {
             self.queue.add(&inode);
         }
-        self.refusals.left(landed == Flushed::Refused);
+        self.errors.left(landed == Flushed::Refused);
         fatal.map_or(Ok(landed), Err)
     }
 

@@ -8,7 +8,7 @@ use super::unstored::Unstored;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, map_range};
 use crate::ino::InodeId;
-use crate::inode::{Dirty, Heard, State, put_inode};
+use crate::inode::{Dirty, ErrorSeen, State, put_inode};
 use btrfs_disk::items::{Compression, FileExtent, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_txn::BATCH;
@@ -50,8 +50,8 @@ pub(super) fn flush_range(
     }
     let landed = land_range(writeback, id, state, dirty, (start, end), way);
     if let Err(Unstored::Refused(error)) = &landed {
-        Heard::refused(&mut state.refused);
-        writeback.refusals.keep(id, error);
+        ErrorSeen::refused(&mut state.refused);
+        writeback.errors.keep(id, error);
     }
     landed.map_err(Unstored::of_acknowledged)
 }

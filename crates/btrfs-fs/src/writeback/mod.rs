@@ -31,10 +31,10 @@ use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};
 use crate::inode::{DirtyQueue, Inodes, Pieces, State};
 use crate::options::compression::{Compress, Method, Setting, is_never_compressed, may_compress};
-use crate::refusals::Refusals;
 use crate::reserve::Reservations;
 use crate::stats::Stats;
 use crate::subvol::Subvols;
+use crate::writeback_errors::WritebackErrors;
 use btrfs_txn::Core;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -50,7 +50,7 @@ pub(crate) struct Writeback {
     landing: flush::Landing,
     /// Pieces that unwritten content is in.
     pieces: Arc<Pieces>,
-    refusals: Refusals,
+    errors: WritebackErrors,
     /// What the mount compresses.
     compression: Setting,
     helpers: pack::Helpers,
@@ -80,7 +80,7 @@ impl Writeback {
         stats: Arc<Stats>,
         compress: Option<Compress>,
     ) -> Writeback {
-        let (queue, landing, refusals) = Default::default();
+        let (queue, landing, errors) = Default::default();
         let (helpers, packing, early, observer) = Default::default();
         Writeback {
             core,
@@ -91,7 +91,7 @@ impl Writeback {
             queue,
             landing,
             pieces,
-            refusals,
+            errors,
             compression: Setting::new(compress),
             helpers,
             packing,
@@ -130,8 +130,8 @@ impl Writeback {
         &self.queue
     }
 
-    pub(crate) fn refusals(&self) -> &Refusals {
-        &self.refusals
+    pub(crate) fn errors(&self) -> &WritebackErrors {
+        &self.errors
     }
 
     pub(crate) fn pieces(&self) -> &Pieces {

@@ -13,7 +13,7 @@ use super::unstored::Unstored;
 use crate::error::{IntoFs, to_fs};
 use crate::extents::{drop_range, insert_regular, map_near};
 use crate::ino::InodeId;
-use crate::inode::{Dirty, Heard, State, change, put_inode};
+use crate::inode::{Dirty, ErrorSeen, State, change, put_inode};
 use btrfs_disk::compress::MAX_UNCOMPRESSED;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::Extent;
@@ -129,8 +129,8 @@ fn store_pieces(
     look_ahead(writeback, id, state, pieces)?;
     let extents = match land(writeback, id, pieces, way_for(len, way)) {
         Err(Unstored::Refused(error)) => {
-            Heard::refused(&mut state.refused);
-            writeback.refusals.keep(id, &error);
+            ErrorSeen::refused(&mut state.refused);
+            writeback.errors.keep(id, &error);
             return Err(error);
         }
         other => other?,
@@ -196,7 +196,7 @@ fn land(
         let written =
             writeback.core.volume.write_content(extent.logical, &[&stream.bytes], through);
         if let Err(error) = written {
-            writeback.refusals.note(id, &error);
+            writeback.errors.note(id, &error);
             give_back(&extents);
             return Err(Unstored::Refused(to_fs(error)));
         }

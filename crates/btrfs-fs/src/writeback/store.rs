@@ -4,7 +4,7 @@
 //! Invariants: data has reached the device (its write returned) before the delta names
 //! it; a failure before that gives every new extent back, so nothing ever names what the device
 //! refused. A refusal is told to the caller, who has the content still; the volume goes on
-//! (refusals.rs).
+//! (writeback_errors.rs).
 
 use super::Writeback;
 use super::place::{EXTENT_MAX, Target, cut, place, place_in_own};
@@ -166,7 +166,7 @@ fn land(
             };
             let through = through(writeback, way);
             if let Err(error) = writeback.core.volume.write_content(logical, &part, through) {
-                writeback.refusals.note(id, &error);
+                writeback.errors.note(id, &error);
                 if let Target::New(extent) = &place {
                     writeback.reservations.unallocate(*extent);
                 }

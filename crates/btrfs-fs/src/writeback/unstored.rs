@@ -1,6 +1,6 @@
 //! Why content was not stored, and what who wrote it is told.
 
-use crate::refusals::refused;
+use crate::writeback_errors::refused;
 use vfs::FsError;
 
 /// Why content was not stored.

@@ -1,10 +1,11 @@
-//! Content that the device refused: who still has to hear of it.
+//! Errors of writeback (Linux: `errseq_t`): content that the device refused, and who still has to
+//! hear of it.
 //!
 //! Who writes to an extent at once (long and direct writes) hears it as his own error. What was
 //! acknowledged before loses nothing by it: its extent is given back, the content stays in
 //! memory, where it can be read, and every writeback tries again. So an fsync or a sync that
 //! succeeds is one whose content is on the device. Beside that such a refusal is told once to the
-//! fsync of each opening of its file (`inode/heard.rs`) and once to the next `sync`, even where a
+//! fsync of each opening of its file (`inode/error_seen.rs`) and once to the next `sync`, even where a
 //! later try went well: that is when Linux tells, and a device that refuses is one to be looked
 //! after.
 
@@ -21,7 +22,7 @@ use vfs::FsError;
 /// Chosen, not measured.
 const END_TOLD: usize = 256;
 
-pub(crate) struct Refusals {
+pub(crate) struct WritebackErrors {
     count: AtomicU64,
     /// The last one that no `sync` has told, and what the system said.
     unreported: Mutex<Option<(String, i32)>>,
@@ -34,9 +35,9 @@ pub(crate) struct Refusals {
     opened: AtomicU64,
 }
 
-impl Default for Refusals {
-    fn default() -> Refusals {
-        Refusals {
+impl Default for WritebackErrors {
+    fn default() -> WritebackErrors {
+        WritebackErrors {
             count: AtomicU64::new(0),
             unreported: Mutex::new(Rank::Leaf, None),
             left: AtomicBool::new(false),
@@ -47,7 +48,7 @@ impl Default for Refusals {
     }
 }
 
-impl Refusals {
+impl WritebackErrors {
     /// The device refused content; whoever wrote it back is told.
     pub(crate) fn note(&self, id: InodeId, error: &Error) {
         self.count.fetch_add(1, Ordering::Relaxed);

@@ -173,25 +173,21 @@ impl Volume {
         Ok(())
     }
 
-    /// A node as the first of its copies says that is one of `at`, of the commit that is `meant` or whole; or else
-    /// the first that can be one.
+    /// A node as the best of its copies says, and of those that are as good the first: one that is whole and of the
+    /// commit that is `meant`; of that commit; whole; else one that can be a node of `at`.
     fn root_at(&self, at: Logical, meant: Option<Generation>) -> Result<start::Root> {
         if !at.0.is_multiple_of(self.geometry.sector_size.into()) {
             return Err(Corrupt::new("no node begins there").at(at).into());
         }
-        let (mut first, mut failure) = (None, None);
+        let (mut best, mut failure) = (None, None);
         for copy in 0..self.mirrors(at)? {
             match self.header_of(at, copy) {
                 Ok(header) if header.bytenr == at && header.level < MAX_LEVEL => {
-                    let is_meant = match meant {
-                        Some(generation) => header.generation == generation,
-                        None => self.is_whole(at, copy, &header),
-                    };
-                    let root = (at, header.generation, header.level);
-                    if is_meant {
-                        return Ok(root);
+                    let is_meant = meant.is_none_or(|meant| header.generation == meant);
+                    let is = (is_meant, self.is_whole(at, copy, &header));
+                    if best.is_none_or(|(before, _)| is > before) {
+                        best = Some((is, (at, header.generation, header.level)));
                     }
-                    first = first.or(Some(root));
                 }
                 Ok(_) => {}
                 // Another copy may answer.
@@ -199,7 +195,7 @@ impl Volume {
             }
         }
         let none = || failure.unwrap_or_else(|| Corrupt::new("there is no node").at(at).into());
-        first.ok_or_else(none)
+        best.map(|(_, root)| root).ok_or_else(none)
     }
 
     fn header_of(&self, at: Logical, copy: usize) -> Result<Header> {

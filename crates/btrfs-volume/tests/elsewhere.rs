@@ -52,14 +52,19 @@ impl World {
         }
     }
 
-    /// By what generation of the root that is.
+    /// Of what generation the root is that can be read there.
     fn look(&self, refused: std::ops::Range<u64>, known: bool) -> btrfs_disk::Result<Generation> {
         let device = Arc::new(Hooked { below: device(&self.path), hook: Faulty(refused) });
         let volume = Volume::look(device, &self.start(known))?;
-        Ok(match self.root.header().owner {
-            TreeId::CHUNK => volume.superblock().fields.chunk_root_generation,
-            _ => volume.root_generation(),
-        })
+        let sb = volume.superblock();
+        if self.root.header().owner == TreeId::CHUNK {
+            return Ok(sb.fields.chunk_root_generation);
+        }
+        let (logical, level) = (sb.fields.root, sb.fields.root_level);
+        let generation = Some(volume.root_generation());
+        let expect =
+            Expect { logical, level, generation, owner: Some(TreeId::ROOT), first_key: None };
+        volume.read_node(&expect).map(|root| root.header().generation)
     }
 }
 
@@ -90,12 +95,15 @@ fn a_copy_that_is_of_another_commit_is_not_the_root_that_is_meant() {
     let earlier = Generation(world.generation.0 - 1);
     let first = world.copies[0];
     let bytes = read_bytes(&world.path, first, 16384);
-    // The last byte but seven of the header's generation.
-    flip(&world.path, first + 80);
-    for known in [true, false] {
-        assert_eq!(world.look(0..0, known).expect("opens"), world.generation, "a flipped bit");
+    // The first byte of the header's generation, its level, and an item's key.
+    for bit in [80, 100, 101] {
+        write_bytes(&world.path, first + bit, &[bytes[bit as usize] ^ 1]);
+        for known in [true, false] {
+            let found = world.look(0..0, known).expect("opens");
+            assert_eq!(found, world.generation, "a flipped bit of byte {bit}");
+        }
+        write_bytes(&world.path, first, &bytes);
     }
-    write_bytes(&world.path, first, &bytes);
     let items: Vec<_> = world.root.items().map(|(key, data)| LeafItem { key, data }).collect();
     let logical = world.root.logical();
     let id = NodeIdentity { logical, generation: earlier, owner: TreeId::ROOT };

@@ -206,7 +206,7 @@ impl Scrubber {
         }
         let mut pace = Pace::of(self);
         let mut place = Place::at(next);
-        let mut reader = Reader { repair: !read_only, ahead: Ahead::default() };
+        let mut reader = Reader { repair: !read_only, saves: false, ahead: Ahead::default() };
         let mut more = true;
         while more {
             if self.cancelled.load(Ordering::Acquire) {
@@ -282,15 +282,15 @@ impl Scrubber {
         pace: &mut Pace<'_>,
         done: &mut Scrubbed,
     ) -> Result<bool> {
-        pace.seen = 0;
         // What is told of it is not to stand still for long.
         let most = if pace.limit == 0 { STEP } else { pace.limit.clamp(PIECE, STEP) };
         // Nor is it to read at once what it has a minute for.
         let piece = if pace.limit == 0 { PIECE } else { pace.limit.min(PIECE) };
         let mut bytes = 0;
         loop {
+            reader.saves = pace.limit != 0;
             let more = self.piece(place, reader, done, (&mut bytes, piece))?;
-            pace.keep(done);
+            pace.keep(reader.ahead.asked());
             // Not amid an extent: where it goes on, that would be counted twice.
             let is_enough = bytes >= most || self.cancelled.load(Ordering::Acquire);
             if !more || is_enough && place.within == 0 {
@@ -310,7 +310,7 @@ impl Scrubber {
         let view = self.core.view();
         let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
         let end = bytes.saturating_add(most);
-        reader.ahead.look_at(view.layers.roots.generation, most);
+        reader.ahead.look_at(view.layers.roots.generation, most, reader.saves);
         for item in scan(view.store, &root.root, place.key..=Key::MAX) {
             let item = item.fs()?;
             let key = item.key();
@@ -421,7 +421,7 @@ struct Pace<'a> {
     /// Since when the limit holds, and the bytes that have been read since then.
     since: Instant,
     read: u64,
-    /// Bytes of the step that were known of at the last rest.
+    /// Bytes of the scrub that were known of at the last rest.
     seen: u64,
 }
 
@@ -432,10 +432,9 @@ impl Pace<'_> {
         Pace { scrubber, throttle, limit, since, read: 0, seen: 0 }
     }
 
-    /// Between two pieces of a step, of which `done` has been done.
-    fn keep(&mut self, done: &Scrubbed) {
+    /// Between two pieces of a step: so many `bytes` have been read by the scrub so far.
+    fn keep(&mut self, bytes: u64) {
         self.throttle.pause();
-        let bytes = done.bytes();
         self.read += bytes - self.seen;
         self.seen = bytes;
         while let Some(early) = self.early() {
@@ -460,6 +459,8 @@ impl Pace<'_> {
 /// How the copies are read, and whether bad ones are written anew.
 struct Reader {
     repair: bool,
+    /// Nothing is read that is not to be looked at.
+    saves: bool,
     ahead: Ahead,
 }
 

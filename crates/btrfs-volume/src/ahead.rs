@@ -12,7 +12,7 @@ use crate::Volume;
 use crate::read::Source;
 use btrfs_disk::{Generation, Physical, Result};
 
-/// Gaps that are read over: as many bytes as the kernel's scrub reads around a sector.
+/// Gaps that are read over by who may read what he likes: as many bytes as the kernel's scrub reads around a sector.
 const NEAR: u64 = btrfs_disk::ids::STRIPE_LEN;
 
 /// What lies where a read into memory of ours needs no copy.
@@ -24,6 +24,10 @@ pub struct Ahead {
     of: Option<Generation>,
     /// So much is read at once at most.
     most: usize,
+    /// Gaps that are read over.
+    near: u64,
+    /// Bytes that were asked of the device.
+    asked: u64,
     copies: Vec<Window>,
 }
 
@@ -44,13 +48,20 @@ struct Window {
 }
 
 impl Ahead {
-    /// The reader looks at the commit of that `generation` from here on, and reads `most` bytes at once.
-    pub fn look_at(&mut self, generation: Generation, most: u64) {
+    /// The reader looks at the commit of that `generation` from here on, and reads `most` bytes at once. Who `saves`
+    /// bytes reads over no gap.
+    pub fn look_at(&mut self, generation: Generation, most: u64, saves: bool) {
         if self.of != Some(generation) {
             self.of = Some(generation);
             self.copies.iter_mut().for_each(|window| window.len = 0);
         }
         self.most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.near = if saves { 0 } else { NEAR };
+    }
+
+    /// Bytes that were asked of the device, also such as nobody came to.
+    pub fn asked(&self) -> u64 {
+        self.asked
     }
 
     /// `len` bytes of a copy, whose number says nothing but that the last ones with it were near.
@@ -64,7 +75,7 @@ impl Ahead {
             self.copies.resize_with(copy + 1, Window::default);
         }
         let window = &mut self.copies[copy];
-        let near = at.0 >= window.end && at.0 - window.end <= NEAR;
+        let near = at.0 >= window.end && at.0 - window.end <= self.near;
         window.end = at.0.saturating_add(len as u64);
         if !window.has(at.0, len) {
             let left = volume.device_len().saturating_sub(at.0);
@@ -73,6 +84,7 @@ impl Ahead {
                 false => len,
             };
             let ahead = ahead.min(usize::try_from(left).unwrap_or(usize::MAX)).max(len);
+            self.asked += ahead as u64;
             window.fill(volume, at, (len, ahead))?;
         }
         let from = window.pad + (at.0 - window.start) as usize;

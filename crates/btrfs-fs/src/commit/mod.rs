@@ -199,8 +199,9 @@ impl Committer {
         prepare: impl FnOnce() -> Result<Arc<Move>>,
     ) -> Result<Arc<Move>> {
         let mut made = None;
-        self.land_what_would_outgrow(Urgency::Awaited)?;
         let work = |urgency| {
+            // In its turn: what this has in hand another commit would not find.
+            self.land_what_would_outgrow(urgency)?;
             self.wait_for_kept_room();
             let _still = self.core.addresses.change();
             if !self.core.layers().current.extents.is_empty() {

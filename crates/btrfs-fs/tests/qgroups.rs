@@ -6,7 +6,8 @@ mod lost;
 
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_fs::{
-    BtrfsFs, Caller, Defect, Delete, Injection, LimitChange, NewSubvolume, Options, QgroupId,
+    BtrfsFs, Caller, Compress, Defect, Delete, Injection, LimitChange, Method, NewSubvolume,
+    Options, QgroupId,
 };
 use common::{CX, find, new_file};
 use fuzzing::hostile::base::{Base, options};
@@ -98,6 +99,37 @@ fn files_without_names_share_what_a_limit_leaves() {
     fs.forget(first, 1);
     assert_eq!(of(2 * MIB).1, 2 * MIB);
     fs.destroy().expect("close");
+}
+
+/// It replaces what counts already, or is shorter on the volume than in memory: in the end nothing is exceeded.
+#[test]
+fn content_without_a_name_lands_before_a_limit_refuses_it() {
+    const MOST: u64 = 10 * MIB;
+    let (base, fs, group, dir) = limited(MOST);
+    let ino = fs.mknod(&CX, dir, b"f", FileKind::File, 0o644, 0).expect("room").attr.ino;
+    for n in 0..6 {
+        let piece = vec![1; MIB as usize];
+        fs.write(&CX, ino, n * MIB, &piece, WriteFlags::default()).expect("write");
+        fs.sync().expect("commit");
+    }
+    fs.unlink(&CX, dir, b"f").expect("unlink");
+    fs.sync().expect("commit");
+    for _ in 0..3 {
+        assert_eq!(until_refused(&fs, ino, 64 << 10, 6 * MIB), 6 * MIB);
+    }
+    fs.forget(ino, 1);
+    fs.destroy().expect("close");
+    let compress = Method::parse("zstd").map(|method| Compress { method, force: false });
+    let options = Options { compress, ..options() };
+    let fs = BtrfsFs::open_device(base.device.clone(), options).expect("open");
+    let dir = find(&fs, fs.root(), "sub").expect("there");
+    let nameless = fs.tmpfile(&CX, dir, 0o644).expect("room").attr.ino;
+    assert_eq!(until_refused(&fs, nameless, 64 << 10, 3 * MOST), 3 * MOST);
+    fs.sync().expect("commit");
+    assert!(referenced(&fs, group) < MOST);
+    fs.destroy().expect("close");
+    drop(fs);
+    is_sound(&base);
 }
 
 /// A file of so many pieces that their items are in several leaves.

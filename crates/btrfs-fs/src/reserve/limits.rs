@@ -3,7 +3,9 @@
 //! A group counts what the last commit says of it, and next to it what was promised since: space of content, also
 //! of content that waits for its extent, and a node for each name. That is more than it will be,
 //! since content may be written over before it lands. So who is refused asks again after a
-//! commit, which brings the numbers up to date ([`PATIENCE`]).
+//! commit, which brings the numbers up to date ([`PATIENCE`]). What commits leave in memory may replace what
+//! counts already, or be shorter on the volume than it is here: who would be refused beside any has it land first
+//! ([`Limits::press`]), and then the numbers say.
 //!
 //! Invariants: a promise counts as long as its operation is under way ([`QuotaReservation`]), whatever commits come
 //! meanwhile, and from then on until a commit of everything has begun and ended, so that it is in the
@@ -81,6 +83,8 @@ struct Table {
     leaves: Leaves,
     /// Content that was last left in memory.
     left: Left,
+    /// Those for whom content has to land that would be left in memory, and how many wait for it.
+    pressed: BTreeMap<TreeId, u32>,
 }
 
 impl Table {
@@ -94,6 +98,12 @@ impl Table {
             queue.extend(parents.filter(|parent| all.insert(**parent)));
         }
         all.into_iter().filter(|group| self.groups.contains_key(group)).collect()
+    }
+
+    /// One is refused where the other has content in memory: a limit holds for both of them.
+    fn share_a_limit(&self, one: TreeId, other: TreeId) -> bool {
+        let limited = self.limited(one);
+        self.limited(other).iter().any(|group| limited.contains(group))
     }
 
     fn apply(&mut self, changes: Changes) {
@@ -181,6 +191,21 @@ impl Drop for QuotaReservation<'_> {
     }
 }
 
+/// Content that has no name lands with each commit, as long as somebody waits for that.
+pub(crate) struct Pressed<'l> {
+    limits: &'l Limits,
+    tree: TreeId,
+}
+
+impl Drop for Pressed<'_> {
+    fn drop(&mut self) {
+        let mut table = self.limits.table.lock();
+        let waiting = table.pressed.entry(self.tree).or_default();
+        *waiting = waiting.saturating_sub(1);
+        table.pressed.retain(|_, waiting| *waiting > 0);
+    }
+}
+
 impl Limits {
     /// Promises `bytes` more of the subvolume where `spare` more would fit, too; `None`: a limit forbids
     /// it, and nothing is promised.
@@ -215,6 +240,26 @@ impl Limits {
         }
         let table = self.table.lock();
         table.limited(tree).iter().all(|group| table.groups[group].has_room(bytes))
+    }
+
+    /// For who would be refused: what the last commit left in memory, and what a limit of the subvolume counts, lands
+    /// with those that begin from now on. `None`: nothing was left.
+    pub(crate) fn press(&self, tree: TreeId) -> Option<Pressed<'_>> {
+        let mut table = self.table.lock();
+        if table.limited(tree).iter().all(|group| table.groups[group].left == 0) {
+            return None;
+        }
+        *table.pressed.entry(tree).or_default() += 1;
+        Some(Pressed { limits: self, tree })
+    }
+
+    /// Whether content of the subvolume is not to be left in memory, since somebody would be refused for it.
+    pub(crate) fn is_pressed(&self, tree: TreeId) -> bool {
+        if !self.are_any() {
+            return false;
+        }
+        let table = self.table.lock();
+        table.pressed.keys().any(|waits| table.share_a_limit(*waits, tree))
     }
 
     /// A subvolume is about to come, in groups above, as a snapshot of `source` if there is one: before a commit
@@ -260,7 +305,8 @@ impl Limits {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// All content was to land, and so much did not.
+    /// All content was to land, and so much did not. For who has the turn to commit: two who took what there is would
+    /// each know of a part.
     pub(crate) fn leave(&self, left: Left) {
         if self.are_any() {
             self.table.lock().left = left;
@@ -373,6 +419,26 @@ mod tests {
         limits.leave(Left::new());
         limits.all_landed();
         assert!(room(100));
+    }
+
+    /// Who is refused for what another subvolume has in memory has that land, and nothing else.
+    #[test]
+    fn who_would_be_refused_presses_what_was_left_in_his_groups() {
+        const OTHER: TreeId = TreeId(257);
+        let limits = limited(100);
+        assert!(limits.press(TREE).is_none(), "nothing is left");
+        limits.leave(Left::from([(TREE, 60)]));
+        limits.all_landed();
+        let waits = [limits.press(TREE), limits.press(TREE)].map(|waits| waits.expect("60 are"));
+        assert!(limits.press(OTHER).is_none());
+        assert!(limits.is_pressed(TREE) && !limits.is_pressed(OTHER));
+        limits.table.lock().parents.insert(OTHER.0, BTreeSet::from([TREE.0]));
+        assert!(limits.is_pressed(OTHER), "it counts there, too");
+        let [first, second] = waits;
+        drop(first);
+        assert!(limits.is_pressed(TREE), "one waits still");
+        drop(second);
+        assert!(!limits.is_pressed(TREE));
     }
 
     #[test]

@@ -182,13 +182,14 @@ impl Reserver {
         spare: u64,
     ) -> Result<QuotaReservation<'_>> {
         let mut erased = self.erasures.steps();
-        for _ in 0..QUOTA_PATIENCE {
-            if let Some(promise) = self.reservations.limits.reserve(tree, bytes, spare) {
-                return Ok(promise);
-            }
-            if !self.commit_unless_held()? {
-                break;
-            }
+        if let Some(promise) = self.promised_by_commits(tree, bytes, spare)? {
+            return Ok(promise);
+        }
+        // What stays in memory is not what it will be on the volume.
+        if let Some(_pressed) = self.reservations.limits.press(tree)
+            && let Some(promise) = self.promised_by_commits(tree, bytes, spare)?
+        {
+            return Ok(promise);
         }
         for _ in 0..search::ERASURES {
             if !self.erasures_came_on(&mut erased) || !self.commit_unless_held()? {
@@ -200,6 +201,22 @@ impl Reserver {
         }
         let promise = self.reservations.limits.reserve(tree, bytes, spare);
         promise.ok_or(Errno::EDQUOT.into())
+    }
+
+    /// By the numbers as they are, or as commits make them.
+    fn promised_by_commits(
+        &self,
+        tree: TreeId,
+        bytes: u64,
+        spare: u64,
+    ) -> Result<Option<QuotaReservation<'_>>> {
+        for _ in 0..QUOTA_PATIENCE {
+            let promise = self.reservations.limits.reserve(tree, bytes, spare);
+            if promise.is_some() || !self.commit_unless_held()? {
+                return Ok(promise);
+            }
+        }
+        Ok(self.reservations.limits.reserve(tree, bytes, spare))
     }
 
     /// As `within_limits`, for `bytes` that another subvolume has already: with simple quotas they count

@@ -77,7 +77,9 @@ impl Drop for Lands<'_> {
 impl Writeback {
     /// Writes back everything that was dirty when called, also what others are at work on.
     /// Inodes without names keep their content in memory while there is room, there and of
-    /// metadata, which is held for it: most of them vanish before it would land. No inode is locked by the caller.
+    /// metadata, which is held for it, and nobody would be refused by a limit for it: most of them vanish before it
+    /// would land. For who has the turn to commit, or where there is none: what another has taken is not among it.
+    /// No inode is locked by the caller.
     ///
     /// What does not land stays in memory, to be read and tried again; an error means that
     /// nothing may be written any more.
@@ -152,7 +154,7 @@ impl Writeback {
             }
             self.queue.begin(&inode);
             let unnamed = inode.read().is_ok_and(|s| s.item.nlink == 0);
-            if unnamed && !pressed {
+            if unnamed && !pressed && !self.reservations.limits.is_pressed(inode.id.tree) {
                 self.leave(&inode, left);
                 self.queue.add(&inode);
                 continue;

@@ -183,18 +183,23 @@ fn a_commit_that_a_spare_copy_alone_has_counts_while_all_of_it_is_there() {
 
 /// The kernel has mounted the volume since, by the first copy, and written; no commit has come to its end. Of nodes
 /// this says nothing: those of the next commit may all lie where those of the lost one did, and are a whole volume.
-#[test]
-fn a_spare_copy_whose_commit_is_written_over_does_not_take_the_first_ones_place() {
-    testkit::require!(kernel_btrfs);
+fn gone_on_with(cut: &HalfCommitted) -> Image {
     let content = "for i in $(seq 60); do dd if=/dev/zero of=new-$i bs=92k count=1 oflag=direct \
                    status=none; done";
-    let cut = half_committed();
     let mount = oracle::KernelMount::new(&cut.image.path, STILL).unwrap();
     shell(&mount, content);
     let again = cut.image.copy("again.img");
     mount.unmount().unwrap();
     assert!(copy_at(&again.path, FIRST) == cut.copies[0], "nothing was committed");
     put(&again.path, [&cut.copies[0], &cut.copies[1]]);
+    again
+}
+
+#[test]
+fn a_spare_copy_whose_commit_is_written_over_does_not_take_the_first_ones_place() {
+    testkit::require!(kernel_btrfs);
+    let cut = half_committed();
+    let again = gone_on_with(&cut);
     let fs = again.open();
     let found = snapshot(&fs);
     fs.destroy().unwrap();
@@ -202,4 +207,38 @@ fn a_spare_copy_whose_commit_is_written_over_does_not_take_the_first_ones_place(
     common::assert_same(&cut.trees[0], &found);
     assert_eq!(generation(&copy_at(&again.path, SECOND)), generation(&cut.copies[0]));
     judge(&again.path, &cut.trees[0]);
+}
+
+/// Changes a byte of content, which must be in the image once.
+fn flip(path: &Path, content: &[u8]) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut found = 0;
+    let mut sector = [0; 4096];
+    for at in (0..file.metadata().unwrap().len()).step_by(sector.len()) {
+        file.read_exact_at(&mut sector, at).unwrap();
+        if sector.starts_with(content) {
+            file.write_all_at(&[!content[0]], at).unwrap();
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "content that lies in one place");
+}
+
+/// As little as one bad sector of a file in the first copy's last commit is no reason to go by the other.
+#[test]
+fn nor_does_it_where_a_file_of_the_first_one_is_damaged() {
+    testkit::require!(kernel_btrfs);
+    let cut = half_committed();
+    let again = gone_on_with(&cut);
+    let content = {
+        let fs = cut.image.open_with(Options { read_only: true, ..Options::default() });
+        common::read(&fs, fs.root(), "early-200")
+    };
+    flip(&again.path, &content);
+    let fs = again.open();
+    assert!(common::find(&fs, fs.root(), "late-7").is_none(), "of the commit that is written over");
+    common::read(&fs, fs.root(), "early-201");
+    fs.destroy().unwrap();
+    drop(fs);
+    assert_eq!(generation(&copy_at(&again.path, SECOND)), generation(&cut.copies[0]));
 }

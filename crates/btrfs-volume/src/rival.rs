@@ -1,15 +1,18 @@
 //! Which superblock a device is opened by where a spare copy is newer than a valid first one.
 //!
-//! Such a copy counts if all is there still that was written since the first one. It need not be: the kernel writes
+//! Such a copy counts if what was written since the first one is there still. It need not be: the kernel writes
 //! the copies of a commit all at once, so a power cut can leave a spare one of a commit that the first does not know.
 //! The kernel goes on from the first, in commits of the same numbers, and what is free by that is what the other
 //! commit has written. Going by the spare one then would write it over the first, which is whole.
 //!
-//! Invariants: nothing is written. Of two that are both not whole the newer one counts. No walk comes to a node twice,
-//! and levels descend.
+//! All new nodes are read, and where new extents of content begin, of a bounded number: who opens a volume waits for
+//! this. The first copy is asked for its nodes alone, since one bad sector of a file is no reason to go by another state.
+//!
+//! Invariants: nothing is written. Of two whose nodes are both not whole the newer one counts, and so it does where the
+//! device refuses to read: that may be over. No walk comes to a node twice, and levels descend.
 //!
 //! What it does not know: what is older than the first copy, which both share; nodes of another commit of the same
-//! number that have all that their parents and the extent tree say of them.
+//! number that have all that their parents and the extent tree say of them; content behind where extents begin.
 
 use crate::chunk_map::{ChunkMap, DeviceId};
 use crate::superblock::{self, Chosen};
@@ -18,11 +21,17 @@ use blockdev::BlockDevice;
 use btrfs_disk::items::{ExtentItem, RootItem, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{
-    Corrupt, Error, Expect, Generation, Geometry, Key, Logical, Node, Result, Superblock, TreeId,
-    buffers, check,
+    Corrupt, Error, Expect, Generation, Geometry, Key, Logical, Node, Physical, Result, Superblock,
+    TreeId, buffers, check,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tracing::warn;
+
+/// Extents of content that are looked at: as many reads of one sector, which is seconds on a slow disk.
+/// Chosen, not measured.
+const SAMPLES: usize = 1024;
+/// Chunks that a volume can have here: 4 PiB of chunks of 1 GiB.
+const MOST_CHUNKS: usize = 1 << 22;
 
 /// The copy that a device is opened by.
 pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
@@ -31,24 +40,34 @@ pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
 
 /// Whether a newer copy counts beside a valid first one.
 fn counts(dev: &dyn BlockDevice, new: &Superblock, first: &Superblock) -> bool {
-    if new.fields.root == first.fields.root {
-        // They say the same, whatever they count.
+    if differ_in_number_alone(new, first) {
         return true;
     }
-    let Err(error) = whole(dev, new, first.generation()) else { return true };
+    let error = match whole(dev, new, first.generation(), SAMPLES) {
+        // That may be over the next time, and the other state would be written over by then.
+        Ok(()) | Err(Error::Io { .. }) => return true,
+        Err(error) => error,
+    };
     let before = Generation(first.generation().0.saturating_sub(1));
-    let first_is_whole = whole(dev, first, before).is_ok();
+    let first_is_whole = whole(dev, first, before, 0).is_ok();
     if first_is_whole {
         let (device, generation) = (dev.name(), new.generation().0);
-        warn!(%device, generation, %error, "a newer superblock copy is passed over: the volume was gone on with \
-               from the first one, and what it leads to is written over");
+        warn!(%device, generation, %error, "a newer superblock copy is passed over, since not all is there that it leads \
+               to: the volume may have been gone on with from the first one");
     }
     !first_is_whole
 }
 
-/// Whether all can be read that `sb` leads to and that was written behind `since`.
-fn whole(dev: &dyn BlockDevice, sb: &Superblock, since: Generation) -> Result<()> {
-    let mut look = Look::begin(dev, sb, since)?;
+fn differ_in_number_alone(new: &Superblock, first: &Superblock) -> bool {
+    let mut new = new.clone();
+    new.fields.generation = first.fields.generation;
+    superblock::same(&new, first)
+}
+
+/// Whether all nodes can be read that `sb` leads to and that were written behind `since`, and the beginnings of so many
+/// extents of content.
+fn whole(dev: &dyn BlockDevice, sb: &Superblock, since: Generation, samples: usize) -> Result<()> {
+    let mut look = Look { samples, ..Look::begin(dev, sb, since)? };
     look.tree(root_tree(sb))?;
     let mut roots = std::mem::take(&mut look.roots);
     // What is new has to be known before its checksums are come to.
@@ -76,8 +95,10 @@ struct Look<'a> {
     nodes: BTreeSet<u64>,
     /// Nodes that the extent tree has, as far as that is new.
     listed: BTreeSet<u64>,
-    /// New extents of content: where, and their bytes.
-    content: BTreeMap<u64, u64>,
+    /// Where new extents of content begin.
+    content: BTreeSet<u64>,
+    /// Of so many more the beginning is read.
+    samples: usize,
 }
 
 impl Look<'_> {
@@ -88,15 +109,17 @@ impl Look<'_> {
         let mut map = ChunkMap::new(device);
         load::system_chunks(sb, &mut map)?;
         let geometry = sb.geometry()?;
-        let (nodes, listed) = Default::default();
-        let (roots, content) = (Vec::new(), BTreeMap::new());
-        let mut look = Look { dev, map, geometry, since, roots, nodes, listed, content };
+        let (roots, nodes, listed, content) = Default::default();
+        let mut look =
+            Look { dev, map, geometry, since, roots, nodes, listed, content, samples: 0 };
         let root = look.node(&load::chunk_root(sb))?;
         look.geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;
         let mut chunks = Vec::new();
         let mut visit = |key: Key, data: &[u8]| {
             chunks.push((key, data.to_vec()));
-            Ok(())
+            (chunks.len() <= MOST_CHUNKS)
+                .then_some(())
+                .ok_or_else(|| Error::corrupt("more chunks than a volume has"))
         };
         load::Walk { read: &|expect| look.node(expect), visit: &mut visit, last: None }
             .node(&root)?;
@@ -136,9 +159,7 @@ impl Look<'_> {
         let mut failure = None;
         for at in self.map.map(expect.logical, size as u64)?.copies() {
             let mut bytes = buffers::zeroed(size);
-            let read = self.dev.read_at(at.0, &mut bytes);
-            let read =
-                read.map_err(|source| Error::io(format!("{}: {at}", self.dev.name()), source));
+            let read = self.dev.read_at(at.0, &mut bytes).map_err(|e| self.unread(*at, e));
             match read.and_then(|()| Ok(check::node(bytes, &self.geometry, expect)?)) {
                 Ok(node) => return Ok(node),
                 Err(error) => failure = failure.or(Some(error)),
@@ -175,30 +196,45 @@ impl Look<'_> {
         if item.fields.flags & extent_flags::DATA == 0 {
             self.listed.insert(key.objectid);
         } else if item.fields.generation > self.since.0 {
-            self.content.insert(key.objectid, key.offset);
+            self.content.insert(key.objectid);
         }
         Ok(())
     }
 
-    fn sums(&self, key: Key, data: &[u8]) -> Result<()> {
+    fn sums(&mut self, key: Key, data: &[u8]) -> Result<()> {
         let sector = u64::from(self.geometry.sector_size);
-        for (sum, number) in data.chunks_exact(self.geometry.csum.size()).zip(0..) {
-            let at = Logical(key.offset.saturating_add(number * sector));
-            let extent = self.content.range(..=at.0).next_back();
-            if extent.is_some_and(|(start, len)| at.0 - start < *len) && !self.has(at, sum)? {
-                return Err(Corrupt::new("content fails its checksum").at(at).into());
+        let sums = data.chunks_exact(self.geometry.csum.size());
+        let end = key.offset.saturating_add(sums.len() as u64 * sector);
+        let begin_here = self.content.range(key.offset..end).take(self.samples);
+        let mut looked_at = 0;
+        for at in begin_here {
+            let sum = sums.clone().nth(((at - key.offset) / sector) as usize).unwrap_or_default();
+            if !self.has(Logical(*at), sum)? {
+                return Err(Corrupt::new("content fails its checksum").at(Logical(*at)).into());
             }
+            looked_at += 1;
         }
+        self.samples -= looked_at;
         Ok(())
     }
 
-    /// Whether a copy of the sector has this checksum.
+    /// Whether a copy of the sector has this checksum. An error: none was read.
     fn has(&self, at: Logical, sum: &[u8]) -> Result<bool> {
         let mut bytes = vec![0; self.geometry.sector_size as usize];
-        let mapping = self.map.map(at, bytes.len() as u64)?;
-        Ok(mapping.copies().iter().any(|at| {
-            let read = self.dev.read_at(at.0, &mut bytes).is_ok();
-            read && self.geometry.csum.digest(&bytes)[..sum.len()] == *sum
-        }))
+        let (mut was_read, mut failure) = (false, None);
+        for copy in self.map.map(at, bytes.len() as u64)?.copies() {
+            match self.dev.read_at(copy.0, &mut bytes) {
+                Ok(()) if self.geometry.csum.digest(&bytes)[..sum.len()] == *sum => {
+                    return Ok(true);
+                }
+                Ok(()) => was_read = true,
+                Err(source) => failure = Some(self.unread(*copy, source)),
+            }
+        }
+        failure.filter(|_| !was_read).map_or(Ok(false), Err)
+    }
+
+    fn unread(&self, at: Physical, source: std::io::Error) -> Error {
+        Error::io(format!("{}: {at}", self.dev.name()), source)
     }
 }

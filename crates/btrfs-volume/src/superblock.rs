@@ -145,7 +145,7 @@ fn differing(found: &[(u64, Found)], chosen: &Superblock) -> Vec<u64> {
 }
 
 /// Equal but for what each copy says of itself.
-fn same(a: &Superblock, b: &Superblock) -> bool {
+pub(crate) fn same(a: &Superblock, b: &Superblock) -> bool {
     let mut a = a.clone();
     (a.fields.csum, a.fields.bytenr) = (b.fields.csum, b.fields.bytenr);
     a == *b

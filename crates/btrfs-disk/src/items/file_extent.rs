@@ -1,8 +1,8 @@
 //! EXTENT_DATA: what a range of a file is made of.
 
-use crate::Logical;
 use crate::error::Corrupt;
 use crate::le::FixedSize;
+use crate::{Generation, Logical};
 
 /// Bytes of an EXTENT_DATA item in front of inline content.
 pub const FILE_EXTENT_INLINE_HEADER: usize = 21;
@@ -82,6 +82,35 @@ le_struct! {
         offset: u64,
         /// Bytes of the file that the item stands for.
         num_bytes: u64,
+    }
+}
+
+impl FileExtentFields {
+    /// All of an extent that has no stream of a compression in it: `len` bytes at `logical`, which
+    /// are content ([`FileExtentKind::Regular`]) or reserved for it ([`FileExtentKind::Prealloc`]).
+    pub fn stored(
+        generation: Generation,
+        kind: FileExtentKind,
+        logical: Logical,
+        len: u64,
+    ) -> Self {
+        FileExtentFields {
+            generation: generation.0,
+            ram_bytes: len,
+            compression: Compression::None as u8,
+            kind: kind as u8,
+            disk_bytenr: logical,
+            disk_num_bytes: len,
+            num_bytes: len,
+            ..FileExtentFields::default()
+        }
+    }
+
+    /// An explicit hole of `len` bytes.
+    pub fn hole(generation: Generation, len: u64) -> Self {
+        let nowhere =
+            FileExtentFields::stored(generation, FileExtentKind::Regular, Logical(0), len);
+        FileExtentFields { disk_num_bytes: 0, ..nowhere }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::key::{Key, kind};
 use crate::le::FixedSize;
 use crate::node::Header;
 use crate::superblock::{RootBackup, SuperFields};
-use crate::{Logical, TreeId};
+use crate::{Generation, Logical, TreeId};
 
 /// Every byte has its own value, so a member in the wrong place shows.
 fn pattern(len: usize) -> Vec<u8> {
@@ -116,6 +116,29 @@ fn file_extents() {
         bytes[at] = 1;
         assert!(FileExtent::parse(&bytes).is_err(), "encoded by byte {at}");
     }
+}
+
+/// What makes an item's members is held against every member of its own spelled out.
+#[test]
+fn members_of_file_extents() {
+    let (generation, place) = (Generation(7), Logical(1 << 33));
+    let all = FileExtentFields {
+        generation: 7,
+        ram_bytes: 12288,
+        compression: 0,
+        encryption: 0,
+        other_encoding: 0,
+        kind: 1,
+        disk_bytenr: place,
+        disk_num_bytes: 12288,
+        offset: 0,
+        num_bytes: 12288,
+    };
+    let stored = |kind| FileExtentFields::stored(generation, kind, place, 12288).to_vec();
+    assert_eq!(stored(FileExtentKind::Regular), all.to_vec());
+    assert_eq!(stored(FileExtentKind::Prealloc), FileExtentFields { kind: 2, ..all }.to_vec());
+    let hole = FileExtentFields { disk_bytenr: Logical(0), disk_num_bytes: 0, ..all };
+    assert_eq!(FileExtentFields::hole(generation, 12288).to_vec(), hole.to_vec());
 }
 
 #[test]

@@ -11,9 +11,9 @@ use super::map::{Mapped, MappedKind};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::State;
-use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
+use btrfs_disk::items::FileExtentFields;
 use btrfs_disk::key::kind::EXTENT_DATA;
-use btrfs_disk::{Generation, Logical};
+use btrfs_disk::{FixedSize, Generation};
 use btrfs_txn::Op;
 use vfs::Result;
 
@@ -39,9 +39,8 @@ pub(crate) fn drop_range(
                 state.item.nbytes = state.item.nbytes.saturating_sub(*ram_bytes);
                 state.inline_end = Some(0);
             }
-            MappedKind::Extent { kind, compression, fields } => {
-                let item = Piece { id, kind: *kind, compression: *compression, fields };
-                cut(op, &item, state, extent, (start, end))?;
+            MappedKind::Extent { fields, .. } => {
+                cut(op, &Piece { id, fields }, state, extent, (start, end))?;
             }
         }
     }
@@ -50,8 +49,6 @@ pub(crate) fn drop_range(
 
 struct Piece<'a> {
     id: InodeId,
-    kind: FileExtentKind,
-    compression: Compression,
     fields: &'a FileExtentFields,
 }
 
@@ -72,8 +69,7 @@ impl Piece<'_> {
             num_bytes: to - from,
             ..*self.fields
         };
-        let extent = FileExtent::Extent { kind: self.kind, compression: self.compression, fields };
-        op.put(self.id, EXTENT_DATA, from, extent.to_vec().into());
+        op.put(self.id, EXTENT_DATA, from, fields.to_vec().into());
     }
 
     fn reference(&self, op: &Op<'_>, start: u64, count: i64) -> Result<()> {
@@ -123,20 +119,17 @@ fn cut(
     Ok(())
 }
 
-/// Puts an item for stored content over a range that `drop_range` emptied, and counts it
+/// Puts the item `fields` for an extent over a range that `drop_range` emptied, and counts it
 /// in `nbytes`. The caller accounts for the reference.
-pub(crate) fn insert_regular(
+pub(crate) fn put_extent(
     op: &Op<'_>,
     id: InodeId,
     state: &mut State,
     start: u64,
-    kind: FileExtentKind,
-    compression: Compression,
-    fields: FileExtentFields,
+    fields: &FileExtentFields,
 ) {
     state.item.nbytes = state.item.nbytes.saturating_add(fields.num_bytes);
-    let extent = FileExtent::Extent { kind, compression, fields };
-    op.put(id, EXTENT_DATA, start, extent.to_vec().into());
+    op.put(id, EXTENT_DATA, start, fields.to_vec().into());
 }
 
 /// Puts an explicit hole, for volumes without NO_HOLES.
@@ -146,18 +139,5 @@ pub(crate) fn put_hole(op: &Op<'_>, id: InodeId, start: u64, end: u64) {
 
 /// The item of an explicit hole.
 pub(crate) fn hole_item(generation: Generation, start: u64, end: u64) -> Box<[u8]> {
-    let fields = FileExtentFields {
-        generation: generation.0,
-        ram_bytes: end - start,
-        compression: 0,
-        encryption: 0,
-        other_encoding: 0,
-        kind: FileExtentKind::Regular as u8,
-        disk_bytenr: Logical(0),
-        disk_num_bytes: 0,
-        offset: 0,
-        num_bytes: end - start,
-    };
-    let kind = FileExtentKind::Regular;
-    FileExtent::Extent { kind, compression: Compression::None, fields }.to_vec().into()
+    FileExtentFields::hole(generation, end - start).to_vec().into()
 }

@@ -11,7 +11,7 @@ mod stored;
 pub(crate) mod sums;
 mod trust;
 
-pub(crate) use change::{drop_range, hole_item, insert_regular, put_hole};
+pub(crate) use change::{drop_range, hole_item, put_extent, put_hole};
 #[cfg(feature = "fault-injection")]
 pub use map::most_mapped;
 pub(crate) use map::{

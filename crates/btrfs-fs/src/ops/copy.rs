@@ -9,7 +9,7 @@ use super::truncate::zero_tail;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{
-    Mapped, MappedKind, drop_range, insert_regular, map_first, map_range, map_step, map_stored,
+    Mapped, MappedKind, drop_range, map_first, map_range, map_step, map_stored, put_extent,
     put_hole,
 };
 use crate::ino::InodeId;
@@ -544,12 +544,12 @@ fn insert_one(
     range: &Range,
     (start, end): (u64, u64),
 ) -> Result<()> {
-    let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(()) };
+    let MappedKind::Extent { fields, .. } = &extent.kind else { return Ok(()) };
     let to = range.to + (start - range.from);
     let offset = fields.offset + (start - extent.start);
     let part = FileExtentFields { offset, num_bytes: end - start, ..*fields };
     let who = (target.id.tree, target.id.objectid, to.wrapping_sub(offset));
     op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1).fs()?;
-    insert_regular(op, target.id, state, to, *kind, *compression, part);
+    put_extent(op, target.id, state, to, &part);
     Ok(())
 }

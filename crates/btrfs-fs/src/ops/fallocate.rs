@@ -11,16 +11,16 @@ use super::truncate::{
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{
-    AT_A_TIME, Mapped, drop_range, insert_regular, map_first, map_parts, map_range, map_step,
-    map_stored, put_hole, sectors_of, sectors_within,
+    AT_A_TIME, Mapped, drop_range, map_first, map_parts, map_range, map_step, map_stored,
+    put_extent, put_hole, sectors_of, sectors_within,
 };
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost, SMALL_STEP};
 use crate::reserve::{DirtyReservation, QuotaReservation, Reservation};
 use crate::writeback::{dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
-use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_space::{DataReservation, Extent};
+use btrfs_disk::items::{FileExtentFields, FileExtentKind, inode_flags};
+use btrfs_space::DataReservation;
 use btrfs_txn::Defect;
 use inode_index::Ref;
 use std::ops::Range;
@@ -461,11 +461,11 @@ fn fill_gap(
         let op = engine.core.begin();
         let stop = at + extent.len;
         op.allocate(extent, (inode.id.tree, inode.id.objectid, at)).fs()?;
-        let fields = prealloc_fields(op.generation().0, &extent);
-        let kind = FileExtentKind::Prealloc;
+        let (kind, place) = (FileExtentKind::Prealloc, extent.logical);
+        let fields = FileExtentFields::stored(op.generation(), kind, place, extent.len);
         op.run(|| {
             drop_range(&op, inode.id, state, &mapped, at, stop)?;
-            insert_regular(&op, inode.id, state, at, kind, Compression::None, fields);
+            put_extent(&op, inode.id, state, at, &fields);
             Ok::<_, FsError>(())
         })?;
         state.item.flags |= inode_flags::PREALLOC;
@@ -473,19 +473,4 @@ fn fill_gap(
         at = stop;
     }
     Ok(true)
-}
-
-fn prealloc_fields(generation: u64, extent: &Extent) -> FileExtentFields {
-    FileExtentFields {
-        generation,
-        ram_bytes: extent.len,
-        compression: 0,
-        encryption: 0,
-        other_encoding: 0,
-        kind: FileExtentKind::Prealloc as u8,
-        disk_bytenr: extent.logical,
-        disk_num_bytes: extent.len,
-        offset: 0,
-        num_bytes: extent.len,
-    }
 }

@@ -11,7 +11,7 @@ use super::pack::{Packed, Piece};
 use super::store::{WriteMode, readable, through};
 use super::unstored::Unstored;
 use crate::error::{IntoFs, to_fs};
-use crate::extents::{drop_range, insert_regular, map_near};
+use crate::extents::{drop_range, map_near, put_extent};
 use crate::ino::InodeId;
 use crate::inode::{Dirty, ErrorSeen, State, change, put_inode};
 use btrfs_disk::compress::MAX_UNCOMPRESSED;
@@ -237,22 +237,22 @@ pub(super) fn enter(
     let now = map_near(&op.view, id, op.core.sector(), (start, end), state.near).fs()?;
     drop_range(op, id, state, &now, start, end)?;
     let fields = FileExtentFields {
-        generation: op.generation().0,
         ram_bytes: place.whole,
         compression: kind as u8,
-        encryption: 0,
-        other_encoding: 0,
-        kind: FileExtentKind::Regular as u8,
-        disk_bytenr: extent.logical,
-        disk_num_bytes: extent.len,
         offset: place.within,
         num_bytes: place.len,
+        ..FileExtentFields::stored(
+            op.generation(),
+            FileExtentKind::Regular,
+            extent.logical,
+            extent.len,
+        )
     };
     op.core.contents.forget(extent.logical.0);
     let origin = start.wrapping_sub(place.within);
     op.allocate(*extent, (id.tree, id.objectid, origin)).fs()?;
     state.near = Some(start);
-    insert_regular(op, id, state, start, FileExtentKind::Regular, kind, fields);
+    put_extent(op, id, state, start, &fields);
     if let Some(sums) = sums {
         op.put_sums(extent.logical, extent.logical, sums);
     }

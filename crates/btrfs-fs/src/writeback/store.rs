@@ -11,7 +11,7 @@ use super::place::{EXTENT_MAX, Target, cut, place, place_in_own};
 use super::unstored::Unstored;
 use crate::error::{IntoFs, from_corrupt, to_fs};
 use crate::extents::sums;
-use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
+use crate::extents::{Mapped, MappedKind, drop_range, map_near, put_extent};
 use crate::ino::InodeId;
 use crate::inode::{State, change, put_inode};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
@@ -239,21 +239,11 @@ fn insert_new(
     start: u64,
     extent: &Extent,
 ) -> Result<Logical> {
-    let fields = FileExtentFields {
-        generation: op.generation().0,
-        ram_bytes: extent.len,
-        compression: 0,
-        encryption: 0,
-        other_encoding: 0,
-        kind: FileExtentKind::Regular as u8,
-        disk_bytenr: extent.logical,
-        disk_num_bytes: extent.len,
-        offset: 0,
-        num_bytes: extent.len,
-    };
+    let (kind, place) = (FileExtentKind::Regular, extent.logical);
+    let fields = FileExtentFields::stored(op.generation(), kind, place, extent.len);
     op.allocate(*extent, (id.tree, id.objectid, start)).fs()?;
     state.near = Some(start);
-    insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, fields);
+    put_extent(op, id, state, start, &fields);
     Ok(extent.logical)
 }
 
@@ -295,15 +285,7 @@ fn grow_previous(
     let len = fields.disk_num_bytes + extent.len;
     let grown = FileExtentFields { ram_bytes: len, disk_num_bytes: len, num_bytes: len, ..*fields };
     state.item.nbytes = state.item.nbytes.saturating_sub(fields.num_bytes);
-    insert_regular(
-        op,
-        id,
-        state,
-        previous.start,
-        FileExtentKind::Regular,
-        Compression::None,
-        grown,
-    );
+    put_extent(op, id, state, previous.start, &grown);
     Ok(Some(fields.disk_bytenr))
 }
 
@@ -334,6 +316,6 @@ fn rewrite(
         num_bytes: end - start,
         ..*fields
     };
-    insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, part);
+    put_extent(op, id, state, start, &part);
     Ok(())
 }

@@ -7,7 +7,7 @@
 use super::sums::Wanted;
 use super::{Replay, claim};
 use crate::error::IntoFs;
-use crate::extents::{AT_A_TIME, drop_range, insert_regular, map_step};
+use crate::extents::{AT_A_TIME, drop_range, map_step, put_extent};
 use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::Key;
@@ -58,7 +58,7 @@ impl Replay<'_> {
                     self.put(id, state);
                     return Ok(());
                 }
-                insert_regular(&self.op, id, &mut state, start, kind, compression, fields);
+                put_extent(&self.op, id, &mut state, start, &fields);
                 self.refer(id, start, &fields)?;
                 if written && state.item.flags & inode_flags::NODATASUM == 0 {
                     self.want_sums(id, compression, &fields);

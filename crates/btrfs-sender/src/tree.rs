@@ -236,18 +236,15 @@ pub(crate) fn piece_of(key: Key, data: &[u8], sector: u64) -> Result<Piece> {
     let start = key.offset;
     let extent =
         FileExtent::parse(data).map_err(|c| c.key(key)).map_err(btrfs_disk::Error::from)?;
-    Ok(match extent {
+    let end = extent.file_end(start, sector);
+    let kind = match extent {
         FileExtent::Inline { ram_bytes, compression, content, .. } => {
-            let len = ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
-            let kind = PieceKind::Inline { compression, ram_bytes, content: content.to_vec() };
-            Piece { start, end: start.saturating_add(len), kind }
+            PieceKind::Inline { compression, ram_bytes, content: content.to_vec() }
         }
         FileExtent::Extent { kind, compression, fields } => {
             let zeros = kind == FileExtentKind::Prealloc || fields.disk_bytenr.0 == 0;
-            let end = start.saturating_add(fields.num_bytes);
-            let kind =
-                if zeros { PieceKind::Zeros } else { PieceKind::Extent { compression, fields } };
-            Piece { start, end, kind }
+            if zeros { PieceKind::Zeros } else { PieceKind::Extent { compression, fields } }
         }
-    })
+    };
+    Ok(Piece { start, end, kind })
 }

@@ -66,11 +66,10 @@ impl Inode {
         if self.file.bad.is_none() {
             self.file.bad = odd(&extent, cx.newest);
         }
-        let len = match &extent {
+        match &extent {
             FileExtent::Inline { ram_bytes, content, .. } => {
                 self.file.inline = Some((*ram_bytes, content.last() == Some(&0)));
                 self.file.bytes = self.file.bytes.saturating_add(*ram_bytes);
-                ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
             }
             FileExtent::Extent { kind, compression, fields } => {
                 if fields.disk_bytenr.0 != 0 {
@@ -87,16 +86,15 @@ impl Inode {
                         self.file.last_written = Some(key.offset);
                     }
                 }
-                fields.num_bytes
             }
-        };
-        self.advance(key.offset, len)
+        }
+        self.advance(key.offset, extent.file_end(key.offset, sector))
     }
 
-    fn advance(&mut self, start: u64, len: u64) -> Result<(), FindingKind> {
+    fn advance(&mut self, start: u64, end: u64) -> Result<(), FindingKind> {
         let file = &mut self.file;
         let before = file.end;
-        file.end = file.end.max(start.saturating_add(len));
+        file.end = file.end.max(end);
         if start < before {
             return Err(FindingKind::FileExtentsOverlap { ino: self.ino, end: before });
         }

@@ -2,7 +2,6 @@
 
 use super::ensure;
 use super::item::{Item, Rules, Verdict, end_of, sized};
-use crate::error::Corrupt;
 use crate::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use crate::key::{Key, kind};
 use crate::le::FixedSize;
@@ -95,18 +94,7 @@ fn apart_from_previous(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
     if key.objectid != item.key.objectid {
         return Ok(());
     }
-    let end = end_in_file(rules, &key, data)?;
+    let end = FileExtent::parse(data)?.file_end(key.offset, rules.sector());
     ensure!(end <= item.key.offset, "the extent in front ends at {end}");
     Ok(())
-}
-
-fn end_in_file(rules: &Rules<'_>, key: &Key, data: &[u8]) -> Result<u64, Corrupt> {
-    match FileExtent::parse(data)? {
-        FileExtent::Inline { ram_bytes, .. } => Ok(key
-            .offset
-            .checked_add(ram_bytes)
-            .and_then(|end| end.checked_next_multiple_of(rules.sector()))
-            .unwrap_or(u64::MAX)),
-        FileExtent::Extent { fields, .. } => end_of("file range", key.offset, fields.num_bytes),
-    }
 }

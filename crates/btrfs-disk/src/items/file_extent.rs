@@ -169,6 +169,22 @@ impl<'a> FileExtent<'a> {
         Ok(FileExtent::Extent { kind, compression, fields })
     }
 
+    /// Bytes of the file that the item stands for: inline content takes whole sectors, none if it
+    /// is empty.
+    pub fn file_len(&self, sector: u64) -> u64 {
+        match self {
+            FileExtent::Inline { ram_bytes, .. } => {
+                ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
+            }
+            FileExtent::Extent { fields, .. } => fields.num_bytes,
+        }
+    }
+
+    /// Where the item's part of the file ends that begins at `start`, its key's offset.
+    pub fn file_end(&self, start: u64, sector: u64) -> u64 {
+        start.saturating_add(self.file_len(sector))
+    }
+
     /// The data of its item.
     pub fn to_vec(&self) -> Vec<u8> {
         match self {

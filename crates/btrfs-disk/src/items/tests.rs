@@ -141,6 +141,37 @@ fn members_of_file_extents() {
     assert_eq!(FileExtentFields::hole(generation, 12288).to_vec(), hole.to_vec());
 }
 
+/// Where the items of a file end, in files of sectors of 4 KiB and 64 KiB.
+#[test]
+fn ends_of_file_extents() {
+    let long = u64::MAX - 5;
+    let inline = |ram_bytes, compression| FileExtent::Inline {
+        generation: 7,
+        ram_bytes,
+        compression,
+        content: b"",
+    };
+    let lens = [(0, 0, 0), (1, 4096, 65536), (4095, 4096, 65536), (4096, 4096, 65536)];
+    let more = [(4097, 8192, 65536), (131072, 131072, 131072), (long, u64::MAX, u64::MAX)];
+    for (bytes, small, large) in lens.into_iter().chain(more) {
+        for item in [inline(bytes, Compression::None), inline(bytes, Compression::Zstd)] {
+            assert_eq!((item.file_len(4096), item.file_len(65536)), (small, large), "{item:?}");
+            assert_eq!(item.file_end(0, 4096), small, "{item:?}");
+        }
+    }
+    // A range of an extent is as long as it says, however long the extent is.
+    let kind = FileExtentKind::Regular;
+    let all = FileExtentFields::stored(Generation(7), kind, Logical(1 << 33), 1 << 20);
+    for (num_bytes, start, end) in [(4096, 8192, 12288), (4096, long, u64::MAX), (long, 0, long)] {
+        let fields = FileExtentFields { num_bytes, offset: 4096, ..all };
+        let item = FileExtent::Extent { kind, compression: Compression::None, fields };
+        for sector in [4096, 65536] {
+            assert_eq!(item.file_len(sector), num_bytes, "{item:?}");
+            assert_eq!(item.file_end(start, sector), end, "{item:?}");
+        }
+    }
+}
+
 #[test]
 fn extent_items() {
     let data = ExtentDataRef { root: TreeId(5), objectid: 257, offset: 4096, count: 3 };

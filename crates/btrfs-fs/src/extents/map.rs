@@ -28,20 +28,16 @@ pub(crate) struct Mapped {
 impl Mapped {
     pub(crate) fn parse(key: &Key, data: &[u8], sector: u64) -> Result<Mapped> {
         let extent = FileExtent::parse(data).map_err(|c| c.key(*key))?;
-        let start = key.offset;
-        Ok(match extent {
-            FileExtent::Inline { ram_bytes, compression, content, .. } => Mapped {
-                start,
-                end: start
-                    .saturating_add(ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX)),
-                kind: MappedKind::Inline { ram_bytes, compression, content: content.into() },
-            },
-            FileExtent::Extent { kind, compression, fields } => Mapped {
-                start,
-                end: start.saturating_add(fields.num_bytes),
-                kind: MappedKind::Extent { kind, compression, fields },
-            },
-        })
+        let (start, end) = (key.offset, extent.file_end(key.offset, sector));
+        let kind = match extent {
+            FileExtent::Inline { ram_bytes, compression, content, .. } => {
+                MappedKind::Inline { ram_bytes, compression, content: content.into() }
+            }
+            FileExtent::Extent { kind, compression, fields } => {
+                MappedKind::Extent { kind, compression, fields }
+            }
+        };
+        Ok(Mapped { start, end, kind })
     }
 
     pub(crate) fn is_inline(&self) -> bool {

@@ -204,10 +204,8 @@ impl Judge {
     }
 
     fn extent(&mut self, key: &Key, data: &[u8]) -> Result<(), Corrupt> {
-        let len = match FileExtent::parse(data)? {
-            FileExtent::Inline { ram_bytes, .. } => ram_bytes.max(1).next_multiple_of(self.sector),
-            FileExtent::Extent { fields, .. } => fields.num_bytes,
-        };
+        // What a log has inline takes the first sector's place, be it empty.
+        let len = FileExtent::parse(data)?.file_len(self.sector).max(self.sector);
         if self.extent.is_some_and(|(inode, end)| inode == key.objectid && end > key.offset) {
             return Err(Corrupt::new("file extent overlaps the one in front"));
         }

@@ -33,11 +33,8 @@ impl Replay<'_> {
             return Ok(());
         }
         let sector = self.core.sector();
-        let len = match &logged {
-            FileExtent::Inline { ram_bytes, .. } => ram_bytes.max(&1).next_multiple_of(sector),
-            FileExtent::Extent { fields, .. } => fields.num_bytes,
-        };
-        let end = start.saturating_add(len);
+        // What is inline takes the place of all that the first sector had, be it empty.
+        let end = start.saturating_add(logged.file_len(sector).max(sector));
         self.drop_extents(id, &mut state, start, end)?;
         self.done.extents += 1;
         match logged {

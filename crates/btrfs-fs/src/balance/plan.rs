@@ -44,6 +44,11 @@ pub(super) fn chooses(filter: &BalanceFilter, chunk: &ChunkInfo, used: u64) -> b
         && !(soft && filter.target == extended(chunk.flags))
 }
 
+/// Whether it converts what it lets through, and lets that through still when more has gone there.
+pub(super) fn converts_all(filter: &BalanceFilter) -> bool {
+    filter.has(f::CONVERT) && !filter.has(f::USAGE) && !filter.has(f::USAGE_RANGE)
+}
+
 fn in_profiles(filter: &BalanceFilter, chunk: &ChunkInfo) -> bool {
     !filter.has(f::PROFILES) || filter.profiles & extended(chunk.flags) != 0
 }

@@ -146,15 +146,15 @@ impl Balancer {
     pub(crate) fn run(&self) {
         let item = self.status.lock().item;
         let start = Instant::now();
-        let mut failure = self.work(&item);
+        let worked = self.work(&item);
         self.convert(&item, false);
         let mut ended = match self.wish.load(Ordering::Acquire) {
             CANCEL => BalanceState::Cancelled,
-            PAUSE if !self.is_complete() => BalanceState::Paused,
-            // Nothing may be written any more: who may will go on.
-            _ if failure.is_err() => BalanceState::Paused,
-            _ => BalanceState::Done,
+            _ if matches!(worked, Ok(true)) => BalanceState::Done,
+            // It was to pause, or nothing may be written any more: who may will go on.
+            _ => BalanceState::Paused,
         };
+        let mut failure = worked.map(drop);
         if ended != BalanceState::Paused
             && let Err(error) = self.put(Some(&item), None)
         {
@@ -169,11 +169,6 @@ impl Balancer {
         status.report.time = start.elapsed();
         let (done, all) = (status.completed, status.considered);
         tracing::info!(?ended, "balance: {done} of {all} chunks moved");
-    }
-
-    fn is_complete(&self) -> bool {
-        let status = self.status.lock();
-        status.completed + status.failed >= status.expected
     }
 
     /// Pauses; returns when nobody is at work. ESRCH: nobody was.
@@ -283,8 +278,9 @@ impl Balancer {
         }
     }
 
-    /// All chunks that there were when it was begun, the last one first.
-    fn work(&self, item: &BalanceItem) -> Result<()> {
+    /// All chunks that there were when it was begun, the last one first. False: it was to stop before the last of
+    /// those that move was done.
+    fn work(&self, item: &BalanceItem) -> Result<bool> {
         let mut chunks = self.core.volume.chunks();
         let end = self.chunks_end.load(Ordering::Acquire);
         chunks.retain(|chunk| chunk.logical.0 < end);
@@ -297,22 +293,21 @@ impl Balancer {
         self.convert(item, true);
         let mut turn = Judge::new(item);
         for chunk in &chunks {
-            if self.is_to_stop() {
-                return Ok(());
-            }
             self.status.lock().considered += 1;
             let Some(group) = groups.get(&chunk.logical.0) else { continue };
             let used = self.core.space.used_of(chunk.logical);
             let moves = enough.has_enough(chunk) && used.is_some_and(|used| turn.lets(chunk, used));
             self.expect(chosen.contains(&chunk.logical.0), moves);
-            if moves {
-                let converts = plan::filter_of(item, group.flags)
-                    .is_some_and(|filter| filter.has(balance_filter::CONVERT));
-                let others = converts && self.all_convert(group, &groups, &chosen);
-                self.one(group, others)?;
+            if !moves {
+                continue;
+            }
+            let others = plan::filter_of(item, group.flags).is_some_and(plan::converts_all)
+                && self.all_convert(group, &groups, &chosen);
+            if self.is_to_stop() || !self.one(group, others)? {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A chunk whose turn has come moves, or does not, whether or not it was `chosen` at the beginning.
@@ -337,8 +332,8 @@ impl Balancer {
     }
 
     /// One that cannot be emptied keeps no other from it. While all `others` are converted as well, their room
-    /// will do where a chunk of the new profile finds none.
-    fn one(&self, group: &GroupInfo, others: bool) -> Result<()> {
+    /// will do where a chunk of the new profile finds none. False: it was to stop within.
+    fn one(&self, group: &GroupInfo, others: bool) -> Result<bool> {
         let mut report = BalanceReport::default();
         let mut ended = self.empty(group, &mut report, || self.is_to_stop());
         if others && ended.as_ref().is_err_and(|error| error.errno() == libc::ENOSPC) {
@@ -352,7 +347,7 @@ impl Balancer {
         match ended {
             Ok(Ended::Emptied) => status.completed += 1,
             Ok(Ended::Gone) => status.expected -= 1,
-            Ok(Ended::Interrupted) => {}
+            Ok(Ended::Interrupted) => return Ok(false),
             Err(error) => {
                 self.core.health.may_go_on().fs()?;
                 tracing::error!("block group {} cannot be emptied: {error}", group.logical);
@@ -360,7 +355,7 @@ impl Balancer {
                 status.errno = if status.errno == 0 { error.errno() } else { status.errno };
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Moment {
     Reclaim,
     /// An extent is about to be allocated.
     Allocate,
+    /// Somebody asks what is in use of a block group.
+    Used,
 }
 
 impl Faults {

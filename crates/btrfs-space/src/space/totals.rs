@@ -149,6 +149,8 @@ impl Space {
 
     /// What of the block group that begins there is referenced. `None`: there is none any more.
     pub fn used_of(&self, start: Logical) -> Option<u64> {
+        #[cfg(feature = "fault-injection")]
+        self.faults.come_between(super::Moment::Used, self);
         self.groups.read().get(&start.0).map(|group| group.used())
     }
 

@@ -21,6 +21,13 @@ pub enum FileExtentKind {
     Prealloc = 2,
 }
 
+impl FileExtentKind {
+    #[allow(clippy::as_conversions, reason = "the discriminant is the byte")]
+    const fn byte(self) -> u8 {
+        self as u8
+    }
+}
+
 /// How an extent's content is compressed; the discriminant is the format's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -97,8 +104,7 @@ impl FileExtentFields {
         FileExtentFields {
             generation: generation.0,
             ram_bytes: len,
-            compression: Compression::None as u8,
-            kind: kind as u8,
+            kind: kind.byte(),
             disk_bytenr: logical,
             disk_num_bytes: len,
             num_bytes: len,

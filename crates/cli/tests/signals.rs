@@ -123,21 +123,27 @@ fn signals_that_come_together_are_one() {
     });
 }
 
+/// A mount whose `step` takes 4 seconds.
+fn slow(image: &Image, options: &str, step: &str) -> Mount {
+    let point = Mount::directory(image);
+    let mut child = Command::new(common::PROGRAM);
+    child.env("SPINNEY_FAULT", format!("{step}=busy"));
+    child.args(["mount", "-f", "-o", options, &image.word()]).arg(&point);
+    let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mount = Mount { point, ready: String::new(), child: child.ok() };
+    eventually("mounted", || mounted(&mount.point).is_some());
+    eventually("served", || fs::write(mount.join("served"), "").is_ok());
+    mount
+}
+
 /// A second signal while the volume is being closed: the close is what it is, and who waits hears of it.
 #[test]
 fn a_close_under_way_ends_as_one() {
     require!(fuse);
     require!(btrfs_progs);
     each("under-way", |image, options| {
-        let point = Mount::directory(&image);
-        let mut child = Command::new(common::PROGRAM);
-        // The close takes 4 seconds.
-        child.env("SPINNEY_FAULT", "closing=busy");
-        child.args(["mount", "-f", "-o", options, &image.word()]).arg(&point);
-        let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut mount = Mount { point, ready: String::new(), child: child.ok() };
-        eventually("mounted", || mounted(&mount.point).is_some());
-        eventually("served", || fs::write(mount.join("file"), "new").is_ok());
+        let mut mount = slow(&image, options, "closing");
+        fs::write(mount.join("file"), "new").unwrap();
         signal(mount.pid(), "TERM");
         eventually("unmounted", || mounted(&mount.point).is_none());
         thread::sleep(BESIDE);
@@ -147,5 +153,29 @@ fn a_close_under_way_ends_as_one() {
         assert!(log.contains("is closed"), "{options}: {log}");
         assert_clean(&image.path);
         assert_eq!(fine(&["cat", &image.at("/file")]), "new");
+    });
+}
+
+/// A second signal while the first one's commit takes its time: it counts when the tree is detached.
+#[test]
+fn a_signal_during_the_commit_does_not_wait_for_open_files() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("during", |image, options| {
+        let mut mount = slow(&image, options, "ending");
+        let mut file = File::create(mount.join("open")).unwrap();
+        file.write_all(b"before").unwrap();
+        signal(mount.pid(), "TERM");
+        thread::sleep(BESIDE);
+        signal(mount.pid(), "TERM");
+        assert!(mounted(&mount.point).is_some(), "the commit is under way");
+        let (code, log) = mount.wait();
+        assert_eq!(code, Some(1), "{options}: {log}");
+        assert!(log.contains("again"), "{options}: {log}");
+        assert!(file.write_all(b"lost").and(file.sync_all()).is_err());
+        drop(file);
+        assert_eq!(mounted(&mount.point), None);
+        assert_clean(&image.path);
+        assert_eq!(fine(&["cat", &image.at("/open")]), "before");
     });
 }

@@ -45,7 +45,7 @@ they are one mount, and the first one's options hold.
 
 The server commits and unmounts on SIGTERM, SIGINT and SIGHUP. If files are still open, the
 tree is detached and closed with the last of them; a second signal does not wait for them
-(one that comes a second later: what is sent at once is one).
+(one that comes a second later: what is sent at once is one; the commit it does wait for).
 
 Options
     -f, --foreground    serve in this process, and log to standard error

@@ -10,10 +10,14 @@ use std::io;
 use std::sync::Arc;
 use vfs::FileSystem;
 
+/// The step before a signal's commit.
+pub const ENDING: &str = "ending";
+
 /// The steps of `serve`; `fuse::Config::STEPS` are those of mounting itself. `closing` is inside
 /// of what closes the volume.
 #[cfg(feature = "fault-injection")]
-const STEPS: &[&str] = &["log", "opened", "way", "beneath", "place", "listening", "ready", CLOSING];
+const STEPS: &[&str] =
+    &["log", "opened", "way", "beneath", "place", "listening", "ready", ENDING, CLOSING];
 #[cfg(feature = "fault-injection")]
 const CLOSING: &str = "closing";
 #[cfg(feature = "fault-injection")]

@@ -2,14 +2,15 @@
 //! files are open, and the volume closed with the last of them. A second signal does not wait for those.
 //!
 //! A sender who means one end may send several signals: what stops a session sends SIGTERM and SIGHUP at
-//! once, and a terminal that goes sends SIGHUP twice. So what comes beside the first, or before the tree is
-//! unmounted, is the same wish.
+//! once, and a terminal that goes sends SIGHUP twice. So what comes beside the first is the same wish. The
+//! commit may take longer than that, and what comes during it counts when the tree is unmounted; so one
+//! thread waits for signals, and another commits and unmounts.
 //!
-//! Invariant: where the close is under way already it is the server's end that ends the process, since it
+//! Invariants: the process ends by nothing here before the tree is unmounted or detached. Where the close is under way already it is the server's end that ends the process, since it
 //! tells who waits in `spinney umount` how that went.
 
 use super::monitor::{Monitor, Unmounted};
-use super::sandbox;
+use super::{fault, sandbox};
 use crate::error::Exit;
 use crate::image::Medium;
 use crate::sys;
@@ -44,14 +45,6 @@ impl Served {
         Served { fs: Arc::downgrade(fs), medium: Arc::downgrade(medium), over }
     }
 
-    fn commit(&self) {
-        if let Some(fs) = self.fs.upgrade()
-            && let Err(error) = fs.sync()
-        {
-            tracing::error!("committing: {error}");
-        }
-    }
-
     fn is_over_in(&self, limit: Duration) -> bool {
         self.over.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
     }
@@ -76,27 +69,49 @@ impl Served {
     }
 }
 
-/// Starts the thread that waits for them, once it is told what to end: there is nothing yet, so that what
-/// can fail fails before.
+/// Starts the thread that waits for them, and the one that does what the first asks for, once they are told
+/// what to end: there is nothing yet, so that what can fail fails before.
 pub fn wait(monitor: Arc<Monitor>) -> io::Result<Sender<Served>> {
     let (tell, told) = channel::<Served>();
+    let (begin, wanted) = channel();
+    let (doing, done) = channel::<()>();
+    let unmounting = move || {
+        if let Ok(fs) = wanted.recv() {
+            unmount(&fs, &monitor);
+        }
+        // Nobody sends: what waits for it waits for this end, be it a panic's.
+        drop(doing);
+    };
+    sandbox::spawn("unmounting", unmounting)?;
     let body = move || {
         let Ok(served) = told.recv() else { return };
         let signal = sys::wait_for_signal();
         let begun = Instant::now();
         tracing::info!("{signal}: committing and unmounting");
-        served.commit();
-        match monitor.unmount() {
-            Unmounted::Done => {}
-            Unmounted::Before => tracing::info!("unmounted already, but files are still open"),
-            Unmounted::But(said) => tracing::warn!("{said}"),
-        }
+        let _ = begin.send(served.fs.clone());
         pass_over(begun + BESIDE);
         let signal = sys::wait_for_signal();
         tracing::warn!("{signal} again: closing without waiting for open files");
+        let _ = done.recv();
         served.end_now();
     };
     sandbox::spawn("signals", body).map(|()| tell)
+}
+
+fn unmount(fs: &Weak<BtrfsFs>, monitor: &Monitor) {
+    if let Err(error) = fault::at(fault::ENDING) {
+        tracing::error!("{error}");
+    }
+    if let Some(fs) = fs.upgrade()
+        && let Err(error) = fs.sync()
+    {
+        tracing::error!("committing: {error}");
+    }
+    match monitor.unmount() {
+        Unmounted::Done => {}
+        Unmounted::Before => tracing::info!("unmounted already, but files are still open"),
+        Unmounted::But(said) => tracing::warn!("{said}"),
+    }
 }
 
 /// Takes those that come until then, and those that are there by then.

@@ -43,21 +43,22 @@ impl Acl {
         Acl(Vec::new())
     }
 
-    /// Whether the ACL of an inode of `owner` (user, group) grants all of `wanted` to a user.
+    /// Whether the ACL of an inode of `owner` (user, group) grants all of `wanted` to a user, who says
+    /// which numbers are his: one that stands for nobody is not.
     pub(crate) fn granted(
         &self,
         owner: (u32, u32),
-        uid: u32,
+        is: impl Fn(u32) -> bool,
         in_group: impl Fn(u32) -> bool,
         wanted: u16,
     ) -> bool {
         let find = |tag| self.0.iter().find(|e| e.tag == tag);
         let has = |perm: u16| perm & wanted == wanted;
         let mask = find(MASK).map_or(0o7, |e| e.perm);
-        if uid == owner.0 {
+        if is(owner.0) {
             return find(USER_OBJ).is_some_and(|e| has(e.perm));
         }
-        if let Some(user) = self.0.iter().find(|e| e.tag == USER && e.id == uid) {
+        if let Some(user) = self.0.iter().find(|e| e.tag == USER && is(e.id)) {
             return has(user.perm & mask);
         }
         let mine = |e: &&Entry| match e.tag {

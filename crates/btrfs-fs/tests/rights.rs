@@ -4,7 +4,7 @@ mod common;
 
 use btrfs_fs::{Caller, Delete, Options, SubvolId};
 use common::{CX, Image, close_and_judge, errno, find};
-use vfs::{Errno, FileSystem, FsError, SetAttr};
+use vfs::{Errno, FileSystem, FsError, SetAttr, XattrMode};
 
 #[test]
 fn who_may_is_the_kernels_rule() {
@@ -70,5 +70,37 @@ fn who_is_unknown_owns_nothing_and_makes_nothing() {
     // The kernel shows such an owner otherwise.
     let root = SetAttr { uid: Some(0), gid: Some(0), ..SetAttr::default() };
     fs.setattr(&CX, sub.attr.ino, &root).expect("chown");
+    close_and_judge(&image, fs);
+}
+
+/// Who the mount's owners make a stranger is no owner either, where an ACL decides.
+#[test]
+fn a_stranger_is_nobody_of_an_acl() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let root = fs.root();
+    let (uid, gid) = (vfs::NOBODY, vfs::NOBODY);
+    let stranger = Caller { uid, gid, ..Caller::default() };
+    let dir = fs.mkdir(&CX, root, b"dir", 0o755).expect("mkdir").attr.ino;
+    let acl = |named: u32| -> Vec<u8> {
+        const NONE: u32 = u32::MAX;
+        // user::rwx, user:named:rwx, group::r-x, mask::rwx, other::---
+        let entries =
+            [(1u16, 7u16, NONE), (2, 7, named), (4, 5, NONE), (0x10, 7, NONE), (0x20, 0, NONE)];
+        let entry = |(tag, perm, id): (u16, u16, u32)| {
+            [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+    };
+    for (owner, named) in [(vfs::NOBODY, 1000), (0, vfs::NOBODY)] {
+        let set = SetAttr { uid: Some(owner), gid: Some(owner), ..SetAttr::default() };
+        fs.setattr(&CX, dir, &set).expect("chown");
+        let acl = acl(named);
+        fs.setxattr(&CX, dir, b"system.posix_acl_access", &acl, XattrMode::Set).expect("an ACL");
+        assert_eq!(errno(fs.create_subvolume(&stranger, dir, b"new")), libc::EACCES, "{named}");
+    }
+    let named = Caller { uid: 1000, gid: 1000, ..Caller::default() };
+    fs.setxattr(&CX, dir, b"system.posix_acl_access", &acl(1000), XattrMode::Set).expect("an ACL");
+    fs.create_subvolume(&named, dir, b"new").expect("the one who is named may");
     close_and_judge(&image, fs);
 }

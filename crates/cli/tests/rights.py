@@ -67,11 +67,12 @@ def prepare():
         made('his/' + name, his, 0o755)
     made('his/frozen', his, 0o755, frozen=True)
     made('his/closed', his, 0o555)
-    for name, owner, mode in [('file', his, 0o644), ('all', his, 0o666), ('not', his, 0o444)]:
+    for name, owner, mode in [('file', his, 0o644), ('all', his, 0o666), ('not', his, 0o444), ('still', his, 0o666)]:
         with open('his/' + name, 'w') as file:
             file.write('x' * 10000)
         os.chown('his/' + name, *owner)
         os.chmod('his/' + name, mode)
+    subprocess.run(['chattr', '+i', 'his/still'], check=True)
     for name, acl in [('masked', 'u:1001:rwx,g:2000:rwx,m::---,o::rwx'), ('named', 'u:1001:rwx,g:2000:r-x,o::r-x')]:
         directory(name, (0, 0), 0o700)
         subprocess.run(['setfacl', '-m', acl, name], check=True)
@@ -110,7 +111,7 @@ def act():
         attempt('write', create, path + '/in')
         attempt('thaw', read_only, path, False)
     attempt('received', ask, 'his/got', RECEIVED, 200, bytes(range(16)), 3)
-    for name in ['file', 'all', 'not']:
+    for name in ['file', 'all', 'not', 'still']:
         attempt('defragment', ask, 'his/' + name, DEFRAG, 48, struct.pack('<QQ', 0, 2**64 - 1))
     attempt('defragment', ask, 'his', DEFRAG, 48, struct.pack('<QQ', 0, 2**64 - 1))
     attempt('lookup', lookup)

@@ -7,6 +7,7 @@ use crate::subvol::Caller;
 use crate::{Defragment, Method};
 use btrfs_disk::compress::levels;
 use btrfs_disk::items::Compression;
+use btrfs_disk::items::inode_flags::IMMUTABLE;
 use vfs::{Asker, Controlled, Errno, FileKind, FileSystem, FsError, Ino, Result};
 
 /// All of it is compressed.
@@ -55,7 +56,7 @@ fn run(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, wish: &Defragment) -> Result<C
     Ok(Controlled::default())
 }
 
-/// As in the kernel: who may write the file; of a directory administrators.
+/// As in the kernel: who may write the file, which of an immutable one nobody may; of those and directories administrators.
 fn may_defragment(fs: &BtrfsFs, caller: &Caller, ino: Ino, is_dir: bool) -> Result<()> {
     if caller.privileged {
         return Ok(());
@@ -63,8 +64,10 @@ fn may_defragment(fs: &BtrfsFs, caller: &Caller, ino: Ino, is_dir: bool) -> Resu
     let engine = fs.open()?;
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    let may = may_write(engine, caller, inode.id, &*inode.read()?);
-    if may.is_ok() && !is_dir { Ok(()) } else { Err(Errno::EPERM.into()) }
+    let state = inode.read()?;
+    let immutable = state.item.flags & IMMUTABLE != 0;
+    let may = !immutable && may_write(engine, caller, inode.id, &state).is_ok();
+    if may && !is_dir { Ok(()) } else { Err(Errno::EPERM.into()) }
 }
 
 fn read(input: &[u8]) -> Result<Defragment> {

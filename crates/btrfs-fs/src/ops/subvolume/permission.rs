@@ -57,7 +57,7 @@ fn by_bits(caller: &Caller, inode: &State, access: Option<Acl>, wanted: u16) -> 
         _ if caller.unknown => own && group && others && access.is_none(),
         _ if caller.is(owner.0) => own,
         Some(acl) if bits(3) != 0 => {
-            acl.granted(owner, caller.uid, |gid| caller.is_in(gid), wanted)
+            acl.granted(owner, |uid| caller.is(uid), |gid| caller.is_in(gid), wanted)
         }
         _ if caller.is_in(owner.1) => group,
         _ => others,

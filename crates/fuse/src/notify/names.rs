@@ -7,24 +7,25 @@
 //! may never return, and holds up that directory alone: usually one thread sends, and where it
 //! takes longer than a moment the next one does, which is there already.
 //!
-//! Invariants: of one directory one thread sends at a time; a name is queued once; a
-//! thread that waits for work is always there, as long as there may be more threads.
+//! Invariants: of one directory one thread sends at a time; a name is queued once, and goes behind those that were
+//! there before; a thread that waits for work is always there, as long as there may be more threads.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vfs::Ino;
 
 /// Who sends for longer waits for somebody.
 /// Chosen, not measured.
 const MOMENT: Duration = Duration::from_millis(20);
-/// Of a directory that was waited for as long nobody hopes any more.
+/// Of a directory that was waited for as long nobody hopes any more, nor of names that wait as long.
 /// Chosen, not measured.
 const GIVEN_UP: Duration = Duration::from_secs(1);
 /// Directories that may be held by somebody before others have to wait for one of them.
 /// Chosen, not measured.
 const MOST_THREADS: usize = 128;
-/// Names of a held directory before more of them are refused, where that is possible.
+/// Names of a directory that wait for long before more of them are refused, where that is possible.
 /// Chosen, not measured.
 const MANY: usize = 1024;
 
@@ -50,13 +51,40 @@ struct State {
 
 #[derive(Default)]
 struct Directory {
-    waiting: HashSet<Vec<u8>>,
+    waiting: HashSet<Arc<[u8]>>,
+    /// The same, the oldest first, and since when they wait.
+    order: VecDeque<(Arc<[u8]>, Instant)>,
     sending: Option<Instant>,
 }
 
 impl Directory {
+    fn push(&mut self, name: &[u8]) {
+        if !self.waiting.contains(name) {
+            let name: Arc<[u8]> = name.into();
+            self.waiting.insert(name.clone());
+            self.order.push_back((name, Instant::now()));
+        }
+    }
+
+    fn pop(&mut self) -> Option<Arc<[u8]>> {
+        let (name, _) = self.order.pop_front()?;
+        self.waiting.remove(&name);
+        Some(name)
+    }
+
+    /// When somebody has been in the way of the name that is being sent for too long.
+    fn held_from(&self) -> Option<Instant> {
+        self.sending.map(|since| since + GIVEN_UP)
+    }
+
     fn is_held(&self) -> bool {
-        self.sending.is_some_and(|since| since.elapsed() >= GIVEN_UP)
+        self.held_from().is_some_and(|from| from <= Instant::now())
+    }
+
+    /// Many names wait, and for long: it is held, or each of its names takes its time, or no thread is left for it.
+    fn is_behind(&self) -> bool {
+        self.order.len() >= MANY
+            && self.order.front().is_some_and(|(_, since)| since.elapsed() >= GIVEN_UP)
     }
 }
 
@@ -65,7 +93,7 @@ pub(super) struct Taken<'a> {
     names: &'a Names,
     turn: u64,
     pub(super) dir: Ino,
-    pub(super) name: Vec<u8>,
+    pub(super) name: Arc<[u8]>,
 }
 
 impl Drop for Taken<'_> {
@@ -77,11 +105,10 @@ impl Drop for Taken<'_> {
 
 impl State {
     /// Takes a name of the directory that comes next.
-    fn begin(&mut self) -> Option<(u64, Ino, Vec<u8>)> {
+    fn begin(&mut self) -> Option<(u64, Ino, Arc<[u8]>)> {
         let dir = self.ready.pop_front()?;
         let directory = self.dirs.get_mut(&dir)?;
-        let name = directory.waiting.iter().next().cloned()?;
-        directory.waiting.remove(&name);
+        let name = directory.pop()?;
         let now = Instant::now();
         directory.sending = Some(now);
         self.turns += 1;
@@ -125,7 +152,7 @@ impl Names {
         if !state.dirs.contains_key(&dir) {
             state.ready.push_back(dir);
         }
-        state.dirs.entry(dir).or_default().waiting.insert(name.to_vec());
+        state.dirs.entry(dir).or_default().push(name);
         self.changed.notify_all();
     }
 
@@ -172,29 +199,34 @@ impl Names {
 
     /// Returns when nothing is to be sent of these directories, nobody sends any more, or after `patience`.
     pub(super) fn wait_for(&self, dirs: &[Ino], patience: Duration) {
-        self.wait_while(patience, |state| dirs.iter().any(|dir| state.dirs.contains_key(dir)));
-    }
-
-    /// The same of all, but for those that are held for long already. Whether all was sent of them.
-    pub(super) fn catch_up(&self, patience: Duration) -> bool {
-        self.wait_while(patience, |state| state.dirs.values().any(|dir| !dir.is_held()))
-    }
-
-    fn wait_while(&self, patience: Duration, is: impl Fn(&State) -> bool) -> bool {
         let until = Instant::now() + patience;
         let mut state = self.state.lock();
-        while state.is_served() && is(&state) {
+        while state.is_served() && dirs.iter().any(|dir| state.dirs.contains_key(dir)) {
             if self.changed.wait_until(&mut state, until).timed_out() {
-                return !is(&state);
+                return;
             }
         }
-        true
     }
 
-    /// Nobody hears of the directory's names, and there are many.
+    /// The same of all, but for those that are held for long. False: not all was sent.
+    pub(super) fn catch_up(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut state = self.state.lock();
+        while state.is_served() && Instant::now() < until {
+            let hoped_for = || state.dirs.values().filter(|dir| !dir.is_held());
+            if hoped_for().next().is_none() {
+                break;
+            }
+            // Nobody tells when one becomes held.
+            let next = hoped_for().filter_map(Directory::held_from).fold(until, Instant::min);
+            self.changed.wait_until(&mut state, next);
+        }
+        !state.is_served() || state.dirs.is_empty()
+    }
+
+    /// Many of the directory's names wait to be heard of, for long.
     pub(super) fn are_too_many(&self, dir: Ino) -> bool {
-        let state = self.state.lock();
-        state.dirs.get(&dir).is_some_and(|dir| dir.is_held() && dir.waiting.len() >= MANY)
+        self.state.lock().dirs.get(&dir).is_some_and(Directory::is_behind)
     }
 
     pub(super) fn close(&self) {
@@ -211,7 +243,7 @@ mod tests {
     use super::*;
 
     fn of(taken: &Taken<'_>) -> (u64, Vec<u8>) {
-        (taken.dir.0, taken.name.clone())
+        (taken.dir.0, taken.name.to_vec())
     }
 
     #[test]
@@ -245,7 +277,44 @@ mod tests {
         assert!(!names.are_too_many(Ino(1)), "it may come at any moment");
         std::thread::sleep(GIVEN_UP);
         assert!(names.are_too_many(Ino(1)) && !names.are_too_many(Ino(2)));
-        assert!(names.catch_up(Duration::from_secs(60)));
+        let before = Instant::now();
+        assert!(!names.catch_up(Duration::from_secs(60)), "of the held one not all is sent");
+        assert!(before.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn one_that_becomes_held_is_waited_for_no_longer() {
+        let names = Names::new();
+        assert!(names.one_more());
+        names.push(Ino(1), b"name");
+        let _held = names.take().expect("a name");
+        let before = Instant::now();
+        assert!(!names.catch_up(Duration::from_secs(60)));
+        assert!(before.elapsed() < Duration::from_secs(30));
+    }
+
+    /// Each name is sent before anybody gives its directory up; or none is, since no thread is left.
+    #[test]
+    fn of_a_slow_directory_and_one_without_a_thread_names_are_counted() {
+        let names = Names::new();
+        assert!(names.one_more());
+        for dir in [1, 2] {
+            (0..MANY + 200).for_each(|n| names.push(Ino(dir), n.to_string().as_bytes()));
+        }
+        let begun = Instant::now();
+        let mut sent = 0;
+        while begun.elapsed() < GIVEN_UP + MOMENT {
+            let taken = names.take().expect("a name");
+            assert_eq!(*taken.name, *(sent / 2).to_string().as_bytes(), "the oldest first");
+            std::thread::sleep(Duration::from_millis(10));
+            sent += 1;
+        }
+        assert!(names.are_too_many(Ino(1)) && names.are_too_many(Ino(2)));
+        while sent < 2 * 300 {
+            drop(names.take());
+            sent += 1;
+        }
+        assert!(!names.are_too_many(Ino(1)) && !names.are_too_many(Ino(2)));
     }
 
     #[test]

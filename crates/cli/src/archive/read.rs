@@ -35,7 +35,7 @@ pub struct Member {
 
 /// What is behind a member.
 enum Next {
-    Header(Header),
+    Header(Box<Header>),
     /// A block of zeros.
     End,
     /// Not even that: some writers leave it out, and tools that take archives apart.
@@ -53,7 +53,7 @@ impl<R: Read> Reader<R> {
         loop {
             self.pass_over()?;
             let header = match self.header()? {
-                Next::Header(header) => header,
+                Next::Header(header) => *header,
                 Next::End => return self.end().map(|()| None),
                 Next::Nothing => {
                     let is_told_of = !records.is_empty() || name.is_some() || link.is_some();
@@ -260,7 +260,7 @@ impl<R: Read> Reader<R> {
         sum = sum - header.as_bytes()[148..156].iter().map(|b| u32::from(*b)).sum::<u32>() + 8 * 32;
         if header.cksum().ok() == Some(sum) {
             self.anything = true;
-            return Ok(Next::Header(header));
+            return Ok(Next::Header(Box::new(header)));
         }
         Err(match self.anything {
             true => damaged("a header has a wrong checksum"),

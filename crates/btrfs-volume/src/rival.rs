@@ -8,8 +8,11 @@
 //! All new nodes are read, and where new extents of content begin, of a bounded number: who opens a volume waits for
 //! this. The first copy is asked for its nodes alone, since one bad sector of a file is no reason to go by another state.
 //!
-//! Invariants: nothing is written. Of two whose nodes are both not whole the newer one counts, and so it does where the
-//! device refuses to read: that may be over. No walk comes to a node twice, and levels descend.
+//! What the device refuses to read is missing, as well: nobody was told that the newer commit is durable, since the first
+//! copy had not been written yet.
+//!
+//! Invariants: nothing is written. Of two whose nodes are both not whole the newer one counts. No walk comes to a node
+//! twice, and levels descend.
 //!
 //! What it does not know: what is older than the first copy, which both share; nodes of another commit of the same
 //! number that have all that their parents and the extent tree say of them; content behind where extents begin.
@@ -21,8 +24,8 @@ use blockdev::BlockDevice;
 use btrfs_disk::items::{ExtentItem, RootItem, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{
-    Corrupt, Error, Expect, Generation, Geometry, Key, Logical, Node, Physical, Result, Superblock,
-    TreeId, buffers, check,
+    Corrupt, Error, Expect, Generation, Geometry, Key, Logical, Node, Result, Superblock, TreeId,
+    buffers, check,
 };
 use std::collections::BTreeSet;
 use tracing::warn;
@@ -43,11 +46,7 @@ fn counts(dev: &dyn BlockDevice, new: &Superblock, first: &Superblock) -> bool {
     if differ_in_number_alone(new, first) {
         return true;
     }
-    let error = match whole(dev, new, first.generation(), SAMPLES) {
-        // That may be over the next time, and the other state would be written over by then.
-        Ok(()) | Err(Error::Io { .. }) => return true,
-        Err(error) => error,
-    };
+    let Err(error) = whole(dev, new, first.generation(), SAMPLES) else { return true };
     let before = Generation(first.generation().0.saturating_sub(1));
     let first_is_whole = whole(dev, first, before, 0).is_ok();
     if first_is_whole {
@@ -159,7 +158,10 @@ impl Look<'_> {
         let mut failure = None;
         for at in self.map.map(expect.logical, size as u64)?.copies() {
             let mut bytes = buffers::zeroed(size);
-            let read = self.dev.read_at(at.0, &mut bytes).map_err(|e| self.unread(*at, e));
+            let read = self
+                .dev
+                .read_at(at.0, &mut bytes)
+                .map_err(|source| Error::io(format!("{}: {at}", self.dev.name()), source));
             match read.and_then(|()| Ok(check::node(bytes, &self.geometry, expect)?)) {
                 Ok(node) => return Ok(node),
                 Err(error) => failure = failure.or(Some(error)),
@@ -218,23 +220,13 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Whether a copy of the sector has this checksum. An error: none was read.
+    /// Whether a copy of the sector has this checksum.
     fn has(&self, at: Logical, sum: &[u8]) -> Result<bool> {
         let mut bytes = vec![0; self.geometry.sector_size as usize];
-        let (mut was_read, mut failure) = (false, None);
-        for copy in self.map.map(at, bytes.len() as u64)?.copies() {
-            match self.dev.read_at(copy.0, &mut bytes) {
-                Ok(()) if self.geometry.csum.digest(&bytes)[..sum.len()] == *sum => {
-                    return Ok(true);
-                }
-                Ok(()) => was_read = true,
-                Err(source) => failure = Some(self.unread(*copy, source)),
-            }
-        }
-        failure.filter(|_| !was_read).map_or(Ok(false), Err)
-    }
-
-    fn unread(&self, at: Physical, source: std::io::Error) -> Error {
-        Error::io(format!("{}: {at}", self.dev.name()), source)
+        let mapping = self.map.map(at, bytes.len() as u64)?;
+        Ok(mapping.copies().iter().any(|at| {
+            let read = self.dev.read_at(at.0, &mut bytes).is_ok();
+            read && self.geometry.csum.digest(&bytes)[..sum.len()] == *sum
+        }))
     }
 }

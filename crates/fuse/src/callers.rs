@@ -3,11 +3,12 @@
 //!
 //! It does not know what they decide (`dispatch/caller.rs`).
 
+use crate::sys::{self, Opened};
+use parking_lot::Mutex;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A process's, at the time of the look.
@@ -61,7 +62,7 @@ pub trait Callers: Debug + Send + Sync {
     /// `None` if the process cannot be looked at: another process namespace, `hidepid`.
     fn credentials(&self, process: u32) -> Option<Credentials>;
 
-    /// Tells once which file system is served, by its `major:minor`. All others' mounts are elsewhere.
+    /// Tells which file system is served, by its `major:minor`. All others' mounts are elsewhere.
     fn serves(&self, device: &str);
 
     /// Whether the thread waits in an ioctl of `command` on the file with the inode number `ino`, and by which kind
@@ -82,7 +83,8 @@ pub trait Callers: Debug + Send + Sync {
 /// From `/proc`, with the rights of this process.
 #[derive(Default, Debug)]
 pub struct Proc {
-    device: OnceLock<String>,
+    /// The last that was told.
+    device: Mutex<Option<String>>,
 }
 
 impl Callers for Proc {
@@ -95,7 +97,7 @@ impl Callers for Proc {
     }
 
     fn serves(&self, device: &str) {
-        let _ = self.device.set(device.into());
+        *self.device.lock() = Some(device.into());
     }
 
     fn call(&self, thread: u32, command: u32, ino: u64) -> Option<Call> {
@@ -125,31 +127,29 @@ impl Callers for Proc {
 
 impl Proc {
     fn call_on(&self, thread: u32, descriptor: u32, ino: u64) -> Option<Call> {
-        let opened = std::fs::read_to_string(format!("/proc/{thread}/fdinfo/{descriptor}"));
-        let opened = match opened {
+        let opened = match sys::opened(thread, descriptor) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Some(Call::Elsewhere);
             }
             opened => opened.ok()?,
         };
-        let (mount, of) = opened_by(&opened);
-        Some(match of {
+        Some(match opened {
+            Opened { ino: other, .. } if other != ino => Call::Elsewhere,
             // A kernel that does not say it has no idmapped mounts of FUSE's.
-            None => Call::Plain,
-            Some(other) if other != ino => Call::Elsewhere,
-            Some(_) => self.kind_of(&mount?.to_string(), thread),
+            Opened { mount: None, .. } => Call::Plain,
+            Opened { mount: Some(mount), .. } => self.kind_of(&mount.to_string(), thread),
         })
     }
 
     /// In our table first: all namespaces have their numbers of one source, and those of the caller's may be as many
     /// as he likes.
     fn kind_of(&self, mount: &str, thread: u32) -> Call {
-        let Some(ours) = self.device.get() else { return Call::Mapped };
+        let Some(ours) = self.device.lock().clone() else { return Call::Mapped };
         for who in ["self", &thread.to_string()] {
             let Ok(table) = File::open(format!("/proc/{who}/mountinfo")) else { continue };
             for line in BufReader::new(table).split(b'\n').map_while(Result::ok) {
                 if let Some((device, is_mapped)) = mount_of(&line, mount) {
-                    return match (device == *ours, is_mapped) {
+                    return match (device == ours, is_mapped) {
                         (false, _) => Call::Elsewhere,
                         (true, false) => Call::Plain,
                         (true, true) => Call::Mapped,
@@ -159,13 +159,6 @@ impl Proc {
         }
         Call::Mapped
     }
-}
-
-/// `mnt_id` and `ino` of an fdinfo.
-fn opened_by(fdinfo: &str) -> (Option<u64>, Option<u64>) {
-    let of =
-        |name: &str| fdinfo.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    (of("mnt_id:"), of("ino:"))
 }
 
 /// The device of the mount with that number, and whether it is idmapped; `None`: the line is another's.
@@ -217,6 +210,7 @@ fn is_in_our_user_namespace(process: u32) -> Option<bool> {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn who_is_elsewhere_by_now_did_not_ask() {
@@ -244,9 +238,6 @@ mod tests {
 
     #[test]
     fn the_mount_of_a_descriptor_is_found() {
-        let fdinfo = "pos:\t0\nflags:\t0100000\nmnt_id:\t77\nino:\t256\n";
-        assert_eq!(opened_by(fdinfo), (Some(77), Some(256)));
-        assert_eq!(opened_by("pos:\t0\nmnt_id:\t7\n"), (Some(7), None));
         let line = b"77 29 0:50 /sub /mnt rw,nosuid,idmapped shared:1 - fuse.spinney a rw";
         assert_eq!(mount_of(line, "77"), Some(("0:50".into(), true)));
         let line =
@@ -259,17 +250,15 @@ mod tests {
         // What is open here, on another file system and on the one that is served.
         let file = File::open("/").unwrap();
         let fd = file.as_raw_fd() as u32;
-        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
-        let (proc, ino) = (Proc::default(), opened_by(&told).1.unwrap());
+        let (proc, ino) = (Proc::default(), file.metadata().unwrap().ino());
         let on = |ino| proc.call_on(std::process::id(), fd, ino);
         assert_eq!(on(ino), Some(Call::Mapped), "nobody has told what is served");
         proc.serves(&crate::mount_table::number_on(std::path::Path::new("/")).unwrap());
         assert_eq!((on(ino), on(ino + 1)), (Some(Call::Plain), Some(Call::Elsewhere)));
         assert_eq!(proc.call_on(std::process::id(), u32::MAX, ino), Some(Call::Elsewhere));
         assert_eq!(proc.kind_of("0", std::process::id()), Call::Mapped);
-        let other = Proc::default();
-        other.serves("0:0");
-        assert_eq!(other.call_on(std::process::id(), fd, ino), Some(Call::Elsewhere));
+        proc.serves("0:0");
+        assert_eq!(proc.call_on(std::process::id(), fd, ino), Some(Call::Elsewhere), "told anew");
     }
 
     #[test]

@@ -136,10 +136,10 @@ pub(super) const LIBRARY: Table = &[
 
 pub(super) const FUSE: Table = &[
     ("abi", &[]),
-    ("callers", &[]),
     ("mount_table", &[]),
     ("owners", &[]),
     ("sys", &[]),
+    ("callers", &["sys"]),
     ("device", &["sys"]),
     ("nodeid", &["abi"]),
     ("polling", &["sys"]),

@@ -69,6 +69,13 @@ impl Monitor {
         Monitor { lookups: line(), kernel: line(), end: line() }
     }
 
+    /// The mount that is served from now on, by its `major:minor`. The first word of it counts.
+    pub fn begun(&self, number: &str) {
+        for line in [&self.end, &self.lookups] {
+            let _ = line.ask(&format!("serves {number}"));
+        }
+    }
+
     /// Where the kernel has the image mounted to write to it.
     pub fn written_by_kernel(&self) -> Option<String> {
         self.kernel.ask("kernel")
@@ -90,12 +97,8 @@ impl Callers for Monitor {
         parse(&self.lookups.ask(&format!("credentials {process}"))?)
     }
 
-    /// The first word of it counts.
-    fn serves(&self, device: &str) {
-        for line in [&self.end, &self.lookups] {
-            let _ = line.ask(&format!("serves {device}"));
-        }
-    }
+    /// Nothing yet: a mount that cannot be used as it is goes, and another one is made (see `begun`).
+    fn serves(&self, _: &str) {}
 
     fn call(&self, thread: u32, command: u32, ino: u64) -> Option<Call> {
         match &*self.lookups.ask(&format!("ioctl {thread} {command} {ino}"))? {
@@ -171,8 +174,8 @@ fn serve(look_up: UnixStream, kernel: UnixStream, end: UnixStream, image: &Path,
     let is_begun = begin("kernel", move || answer(&kernel, |question| on_kernel(&image, question)))
         && begin("end", move || answer(&end, |question| mount.answer(question)));
     if is_begun {
-        let proc = Proc::default();
-        answer(&look_up, |question| look(&proc, question));
+        let mut looks = Looks::default();
+        answer(&look_up, |question| looks.answer(question));
     }
 }
 
@@ -190,11 +193,26 @@ fn answer(socket: &UnixStream, mut answer_to: impl FnMut(&str) -> Option<String>
     }
 }
 
-fn look(proc: &Proc, question: &str) -> Option<String> {
-    if let Some(device) = question.strip_prefix("serves ") {
-        proc.serves(device);
-        return None;
+/// Looks at callers.
+#[derive(Default, Debug)]
+struct Looks {
+    proc: Proc,
+    is_told: bool,
+}
+
+impl Looks {
+    fn answer(&mut self, question: &str) -> Option<String> {
+        let Some(device) = question.strip_prefix("serves ") else {
+            return look(&self.proc, question);
+        };
+        if !std::mem::replace(&mut self.is_told, true) {
+            self.proc.serves(device);
+        }
+        None
     }
+}
+
+fn look(proc: &Proc, question: &str) -> Option<String> {
     let mut words = question.split(' ');
     let (what, process) = (words.next()?, words.next()?.parse().ok()?);
     match what {
@@ -307,6 +325,12 @@ mod tests {
         for wrong in ["", "credentials", "credentials x", "credentials -1", "status 1", "mode 1"] {
             assert_eq!(look(&Proc::default(), wrong), None, "{wrong}");
         }
+        let mut looks = Looks::default();
+        let of_root = mounts::on(Path::new("/")).unwrap().unwrap().device;
+        for number in ["0:0", &of_root] {
+            assert_eq!(looks.answer(&format!("serves {number}")), None);
+        }
+        assert!(format!("{looks:?}").contains("0:0"), "the first word counts: {looks:?}");
         let root = mounts::on(Path::new("/")).unwrap().unwrap();
         let mut mount = Mount { point: "/".into(), number: None };
         assert_eq!(mount.answer("unmount").as_deref(), Some("before"));

@@ -420,6 +420,7 @@ mod tests {
         "sigemptyset",
         "sigfillset",
         "signal",
+        "statx",
         "sysconf",
         // By a number, in `fuse/src/sys/mount.rs` and in this crate's `confine` and `process`: mounts, rights
         // and `close_range`, all at a start.

@@ -76,6 +76,7 @@ fn serve_logged(
     let point = session.unmounter().mountpoint().to_owned();
     request.options.limits.set(&point);
     let number = device_on(&point);
+    monitor.begun(number.as_deref().unwrap_or_default());
     let follower = number.as_deref().and_then(|number| follow(request, &fs, monitor, number));
     let receivers = receivers(request, &fs);
     let hearing = Hearing {

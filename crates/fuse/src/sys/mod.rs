@@ -6,6 +6,7 @@ mod cpu;
 mod fd_passing;
 mod loop_device;
 mod mount;
+mod opened;
 
 pub(crate) use cpu::{
     block_signals, lowest_priority, mark_io_flusher, page_size, pin_to, possible_cpus, this_cpu,
@@ -17,3 +18,4 @@ pub(crate) use mount::{
     How, clone_fuse_connection, control_files, is_root, mount, unmount, user_and_group,
     wait_readable,
 };
+pub(crate) use opened::{Opened, opened};

@@ -4,7 +4,9 @@
 mod common;
 
 use blockdev::{BlockDevice, MemDevice};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_disk::ids::block_group::{DATA, DUP};
+use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter as f};
+use btrfs_fs::{BalanceState, BtrfsFs, Options};
 use btrfs_image::mkfs::{MkfsOptions, make};
 use common::{assert_same, snapshot};
 use std::collections::HashSet;
@@ -159,6 +161,31 @@ fn all_that_is_free_is_told_and_nothing_else() {
         assert_eq!(fs.trim(&CX, 0, 100, 0).expect_err("too little").errno(), libc::EINVAL);
         judge(&device, fs);
     }
+}
+
+/// Also where groups of one kind have not as many copies as new ones get.
+#[test]
+fn what_is_answered_is_what_the_device_was_told() {
+    let device = volume(512 * MIB, false);
+    let fs = open(&device);
+    file(&fs, "in-one-copy", 40 * MIB, 1).expect("write");
+    fs.sync().expect("commit");
+    let copies = |copies: usize| {
+        let groups = fs.space().group_infos().into_iter().filter(|group| group.flags & DATA != 0);
+        groups.filter(|group| (group.flags & DUP != 0) == (copies == 2)).count()
+    };
+    // Of one group: others stay.
+    let flags = f::CONVERT | f::LIMIT;
+    let data = BalanceFilter { flags, target: DUP, limit: 1, ..BalanceFilter::default() };
+    fs.start_balance(BalanceItem { flags: DATA, data, ..BalanceItem::default() }).expect("begins");
+    while fs.balance_status().expect("a status").state == BalanceState::Running {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(copies(1) > 0 && copies(2) > 0, "{:?}", fs.space().group_infos());
+    let before = device.discarded.load(Ordering::Relaxed);
+    let trimmed = fs.trim(&CX, 0, u64::MAX, 0).expect("trim");
+    assert_eq!(trimmed, device.discarded.load(Ordering::Relaxed) - before);
+    judge(&device, fs);
 }
 
 /// Which of `places` were discarded, and whether all that came behind a superblock that was

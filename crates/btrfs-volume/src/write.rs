@@ -270,30 +270,32 @@ impl Volume {
         }
     }
 
-    /// Tells the device that a range's content is no longer needed.
-    pub fn discard(&self, logical: Logical, len: u64) -> Result<()> {
+    /// Tells the device that a range's content is no longer needed, in all copies; how many of its bytes that are.
+    pub fn discard(&self, logical: Logical, len: u64) -> Result<u64> {
         self.check_writable()?;
         let mapping = self.map(logical, len)?;
-        mapping.copies().iter().try_for_each(|at| self.discard_physical(*at, len))
+        mapping.copies().iter().map(|at| self.discard_physical(*at, len)).sum()
     }
 
     /// The same for a range of the device; copies of the superblock stay.
-    pub fn discard_physical(&self, at: Physical, len: u64) -> Result<()> {
+    pub fn discard_physical(&self, at: Physical, len: u64) -> Result<u64> {
         self.check_writable()?;
         let _shared = self.repair.read();
         self.check_going()?;
         // Whoever read by old roots ends when he likes. The device is no worse off, and is told by a trim.
         if self.is_held() {
-            return Ok(());
+            return Ok(0);
         }
+        let mut told = 0;
         for (start, len) in around_superblocks(at.0, len) {
             self.dev.discard(start, len).map_err(|source| {
                 // No write error: nothing that is in use is worse off.
                 let what = format!("{}: discard of {len} bytes at {start}", self.dev.name());
                 Error::io(what, source)
             })?;
+            told += len;
         }
-        Ok(())
+        Ok(told)
     }
 }
 

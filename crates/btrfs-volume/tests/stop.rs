@@ -53,8 +53,8 @@ fn nothing_is_written_behind_the_stop() {
         ("nodes", Box::new(move |v| v.write(at(2), &[&[3; 4096]]))),
         ("superblocks", Box::new(|v| v.commit_superblock((*v.superblock()).clone()))),
         ("logs", Box::new(|v| v.write_log_root(Logical(0), 0))),
-        ("discards", Box::new(move |v| v.discard(at(3), 4096))),
-        ("more discards", Box::new(|v| v.discard_physical(Physical(200 * MIB), 4096))),
+        ("discards", Box::new(move |v| v.discard(at(3), 4096).map(drop))),
+        ("more discards", Box::new(|v| v.discard_physical(Physical(200 * MIB), 4096).map(drop))),
     ];
     std::thread::scope(|scope| {
         for (what, write) in &writes {

@@ -57,7 +57,6 @@ impl Space {
         least: u64,
         may_go_on: &dyn Fn() -> Result<()>,
     ) -> Result<u64> {
-        let copies = group.class.copies();
         let mut bytes = 0;
         for (start, end) in group.free_within(range) {
             if end - start < least.max(1) {
@@ -68,9 +67,7 @@ impl Space {
                 may_go_on()?;
                 let piece = piece(group, at, end);
                 at += piece.len;
-                if self.tell(group, &piece)? {
-                    bytes += piece.len * copies;
-                }
+                bytes += self.tell(group, &piece)?.unwrap_or(0);
             }
         }
         Ok(bytes)
@@ -110,8 +107,8 @@ impl Space {
                 let piece = piece(group, at, end);
                 at += piece.len;
                 match self.tell(group, &piece) {
-                    Ok(true) | Err(Error::Io { .. }) => {}
-                    Ok(false) => left_out.push(piece),
+                    Ok(Some(_)) | Err(Error::Io { .. }) => {}
+                    Ok(None) => left_out.push(piece),
                     Err(error) => return Err(error),
                 }
             }
@@ -119,14 +116,14 @@ impl Space {
         Ok(())
     }
 
-    /// False: it is in use again, or a reservation needs it.
-    fn tell(&self, group: &Group, piece: &Extent) -> Result<bool> {
+    /// How many bytes the device was told of. `None`: it is in use again, or a reservation needs it.
+    fn tell(&self, group: &Group, piece: &Extent) -> Result<Option<u64>> {
         if !group.hold(piece) {
-            return Ok(false);
+            return Ok(None);
         }
         let told = self.volume.discard(piece.logical, piece.len);
         group.release(piece, false)?;
-        told.map(|()| true)
+        told.map(Some)
     }
 
     /// No chunk is made while a piece is with the device.
@@ -140,8 +137,7 @@ impl Space {
                 let device = self.device.lock();
                 let still = device.holes.containing(at).is_some_and(|(s, l)| end <= s + l);
                 if still {
-                    self.volume.discard_physical(Physical(at), end - at)?;
-                    bytes += end - at;
+                    bytes += self.volume.discard_physical(Physical(at), end - at)?;
                 }
             }
         }

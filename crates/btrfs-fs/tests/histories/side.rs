@@ -101,6 +101,11 @@ pub trait Side {
     /// Files are cut to multiples of this. The kernel zeroes the rest of a block in its cache and then
     /// asks whether a limit lets it write that; if not the file reads otherwise until the next mount.
     fn cut_unit(&self) -> u64;
+    /// Whether a cut that a limit refuses takes away what was appended since the last writeback: the kernel goes back to the
+    /// size that its item has.
+    fn forgets_by_a_refused_cut(&self) -> bool {
+        self.cut_unit() > 1
+    }
     fn remove(&self, sub: &str, name: &str) -> Done;
     /// The whole file as a new one.
     fn clone_file(&self, sub: &str, name: &str, to: &str, new: &str) -> Done;

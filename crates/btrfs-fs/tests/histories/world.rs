@@ -200,9 +200,14 @@ impl History {
         let Some((sub, name)) = self.file(true) else { return };
         let len = self.rng.below(self.world.subs[&sub].files[&name].len() as u64 + 1);
         let len = len / side.cut_unit() * side.cut_unit();
-        if self.may(side.cut(&sub, &name, len)) {
-            let file = self.files(&sub).get_mut(&name).expect("known");
+        let is_cut = self.may(side.cut(&sub, &name, len));
+        let file = self.files(&sub).get_mut(&name).expect("known");
+        if is_cut {
             *file = Arc::new(file[..len as usize].to_vec());
+        } else if side.forgets_by_a_refused_cut() {
+            let there = side.read(&sub, &name).expect("it is there");
+            assert!(there.len() as u64 >= len && file.starts_with(&there), "{sub}/{name}: cut");
+            *file = Arc::new(there);
         }
     }
 

@@ -120,25 +120,25 @@ fn leave_charges(fs: &BtrfsFs) -> QgroupId {
     group
 }
 
-/// A group is taken away that counts nothing, while a commit charges it: it stays, and what it is charged, too.
+/// A group counts nothing, and a commit that is under way charges it: nobody takes it away, since its subvolume is not
+/// wholly gone.
 #[test]
-fn a_group_that_is_taken_away_while_a_commit_charges_it_stays() {
+fn a_group_is_not_taken_away_while_a_commit_charges_it() {
     testkit::require!(kernel_btrfs);
     testkit::require!(newer_btrfs().is_ok(), "no newer btrfs-progs");
     let image = Image::new(512 << 20, &[]);
     let stage = Stage::new(&image, false);
     let group = leave_charges(&stage.fs);
-    stage.beside(
-        |fs| fs.sync().expect("commit"),
-        PATIENCE / 2,
-        |fs| fs.destroy_qgroup(group).expect("nothing is charged yet"),
-    );
+    let taken =
+        stage.beside(|fs| fs.sync().expect("commit"), PATIENCE / 2, |fs| fs.destroy_qgroup(group));
+    assert_eq!(taken.map_err(|error| error.errno()), Err(libc::EBUSY));
     let fs = stage.fs;
     fs.sync().expect("commit");
     assert!(fs.sync_deleted(&[], None).expect("dropped"));
     fs.sync().expect("commit");
-    // It left what it was in, which counts nothing of it any more.
-    assert_eq!((counted(&fs, group), counted(&fs, above())), (Some(LEN), Some(0)));
+    assert_eq!((counted(&fs, group), counted(&fs, above())), (Some(LEN), Some(LEN)));
+    let taken = fs.destroy_qgroup(group).map_err(|error| error.errno());
+    assert_eq!(taken, Err(libc::EBUSY), "it has charges of what another shares");
     fs.destroy().expect("close");
     drop(fs);
     common::check_ourselves(&image.path);

@@ -19,7 +19,7 @@ Prints what the server of the volume mounted on DIR has counted since its start:
 commits and their times, cache hits, bytes read and written, errors found and repaired. The
 same is the value of the extended attribute spinney.stats of any file in the mount. Names
 that end in _ns are nanoseconds, in _bytes bytes. volume.read_only is 1 where nothing can be
-written, volume.failed where that is so since something failed; the server's log has the reason.
+written, volume.failed where that is so since something failed: see the server's log.
 
 Options
     --json    as one JSON object

@@ -86,6 +86,7 @@ impl Mapping {
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct ChunkMap {
     device: DeviceId,
     chunks: BTreeMap<u64, ChunkInfo>,

@@ -33,8 +33,6 @@ use tracing::warn;
 /// Extents of content that are looked at: as many reads of one sector, which is seconds on a slow disk.
 /// Chosen, not measured.
 const SAMPLES: usize = 1024;
-/// Chunks that a volume can have here: 4 PiB of chunks of 1 GiB.
-const MOST_CHUNKS: usize = 1 << 22;
 
 /// The copy that a device is opened by.
 pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
@@ -113,18 +111,12 @@ impl Look<'_> {
             Look { dev, map, geometry, since, roots, nodes, listed, content, samples: 0 };
         let root = look.node(&load::chunk_root(sb))?;
         look.geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;
-        let mut chunks = Vec::new();
-        let mut visit = |key: Key, data: &[u8]| {
-            chunks.push((key, data.to_vec()));
-            (chunks.len() <= MOST_CHUNKS)
-                .then_some(())
-                .ok_or_else(|| Error::corrupt("more chunks than a volume has"))
-        };
+        // The chunk tree lies in the chunks that are known by now.
+        let mut map = look.map.clone();
+        let mut visit = |key: Key, data: &[u8]| load::item(&mut map, sb, key, data).map(drop);
         load::Walk { read: &|expect| look.node(expect), visit: &mut visit, last: None }
             .node(&root)?;
-        for (key, data) in chunks {
-            load::item(&mut look.map, sb, key, &data)?;
-        }
+        look.map = map;
         Ok(look)
     }
 

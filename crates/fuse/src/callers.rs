@@ -3,6 +3,7 @@
 //!
 //! It does not know what they decide (`dispatch/caller.rs`).
 
+use crate::mount_table::mount_of;
 use crate::sys::{self, Opened};
 use parking_lot::Mutex;
 use std::fmt::Debug;
@@ -159,17 +160,6 @@ impl Proc {
         }
         Call::Mapped
     }
-}
-
-/// The device of the mount with that number, and whether it is idmapped; `None`: the line is another's.
-fn mount_of(line: &[u8], mount: &str) -> Option<(String, bool)> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    if fields.next()? != mount.as_bytes() {
-        return None;
-    }
-    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
-    let is_mapped = fields.nth(2)?.split(|byte| *byte == b',').any(|option| option == b"idmapped");
-    Some((device, is_mapped))
 }
 
 /// But for `ours`. What is not told is none, and no group.

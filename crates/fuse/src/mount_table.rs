@@ -1,4 +1,4 @@
-//! The kernel's table of mounts, as far as the number of a mount goes.
+//! The kernel's table of mounts, as far as the numbers of a mount go, and whether it shows other owners.
 //!
 //! Paths are bytes there: whoever may mount can have one in it that is no text.
 
@@ -21,6 +21,17 @@ fn device_number(mountinfo: &[u8], mountpoint: &Path) -> Option<String> {
         (unescape(target) == mountpoint).then(|| String::from_utf8(number.to_vec()).ok())?
     };
     mountinfo.split(|byte| *byte == b'\n').filter_map(number_on).next_back()
+}
+
+/// The device of the mount with that number, and whether it is idmapped; `None`: the line is another's.
+pub(crate) fn mount_of(line: &[u8], mount: &str) -> Option<(String, bool)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    if fields.next()? != mount.as_bytes() {
+        return None;
+    }
+    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
+    let is_mapped = fields.nth(2)?.split(|byte| *byte == b',').any(|option| option == b"idmapped");
+    Some((device, is_mapped))
 }
 
 /// mountinfo writes blanks and the like as `\ooo`.

@@ -139,7 +139,7 @@ pub(super) const FUSE: Table = &[
     ("mount_table", &[]),
     ("owners", &[]),
     ("sys", &[]),
-    ("callers", &["sys"]),
+    ("callers", &["sys", "mount_table"]),
     ("device", &["sys"]),
     ("nodeid", &["abi"]),
     ("polling", &["sys"]),

@@ -53,7 +53,7 @@ for round in $(seq "$rounds"); do
         cargo test --quiet --package spinney-btrfs-fs --test alternate --test turns
     SPINNEY_SEED=$seed SPINNEY_SEEDS=50 SPINNEY_STEPS=4000 \
         cargo test --quiet --package spinney-btrfs-fs --test race -- what_is_read_can_be
-    SPINNEY_SEED=$seed SPINNEY_SECONDS=60 cargo test --quiet --package spinney-cli --test pages
+    SPINNEY_SEED=$seed SPINNEY_SECONDS=60 cargo test --quiet --package spinney-cli --test served pages::
     SPINNEY_SEED=$seed SPINNEY_SEEDS=10 SPINNEY_ROUNDS=3 SPINNEY_MILLIS=5000 \
         cargo test --quiet --package spinney-btrfs-fs --test balance_chaos
     SPINNEY_STEPS=20 cargo test --quiet --package spinney-btrfs-fs --test enospc

@@ -1,17 +1,21 @@
-//! Runs the test programs of the workspace, as many at a time as there are processors, one test
-//! at a time in each.
+//! Runs the tests of the workspace, as many at a time as there are processors and half of that, since
+//! a test that waits for a device, a timer or the kernel leaves its processor to others.
 //!
 //! `cargo test` runs one program after the other, and while the last long test of a program
-//! runs, or waits for a timer, all processors but one have nothing to do. This is the same number of tests
-//! at a time without those pauses.
+//! runs, or waits for a timer, all processors but one have nothing to do. A program below `tests/`
+//! has many modules, since each program costs seconds to compile and link; each module runs in a
+//! process of its own here, one test at a time, as if it were a program. So no test can disturb those
+//! of other files by what a process has once: memory that is counted, descriptors, threads.
 //!
-//! Invariants: every program that `cargo test --no-run` names runs once, from its package's folder as
-//! under cargo; its output is printed whole when it has ended. A program that ends without success
-//! makes the run fail, also when it was killed.
+//! Invariants: every test of every program that `cargo test --no-run` names runs once, from its
+//! package's folder as under cargo; the output of a process is printed whole when it has ended. One that
+//! ends without success makes the run fail, also when it was killed, and a program that does not list
+//! its tests runs whole.
 //!
 //! What it does not know: what the results say (`ci-summary` counts them), doc tests.
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,9 +30,16 @@ const LONG: &[&str] = &[
     "enospc",
     "alternate",
     "crash",
+    "relocate",
     "starts",
-    "kept",
+    "limits",
+    "kill_balance",
     "fits",
+    "signals",
+    "hostile",
+    "space_cache",
+    "sound",
+    "kept",
     "mounted",
     "fsx",
 ];
@@ -37,20 +48,33 @@ struct Program {
     path: PathBuf,
     folder: PathBuf,
     name: String,
+    /// Whether it is one of `tests/`, so that its modules stand for files.
+    integration: bool,
+}
+
+/// What runs in one process: the tests of one module, or all of a program.
+struct Job {
+    path: PathBuf,
+    folder: PathBuf,
+    /// The module's name, or the program's.
+    name: String,
+    /// None: all.
+    tests: Option<Vec<String>>,
 }
 
 /// Builds and runs them all; false if one failed.
 pub fn run() -> Result<bool, String> {
-    let mut programs = build()?;
-    programs.sort_by_key(|program| LONG.iter().position(|l| *l == program.name).unwrap_or(99));
-    programs.reverse();
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let (queue, good) = (Mutex::new(programs), AtomicBool::new(true));
+    let mut jobs: Vec<Job> = build()?.into_iter().flat_map(jobs_of).collect();
+    jobs.sort_by_key(|job| LONG.iter().position(|long| *long == job.name).unwrap_or(LONG.len()));
+    jobs.reverse();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = processors + processors.div_ceil(2);
+    let (queue, good) = (Mutex::new(jobs), AtomicBool::new(true));
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(program) = next(&queue) {
-                    let (ended_well, said) = one(&program);
+                while let Some(job) = next(&queue) {
+                    let (ended_well, said) = one(&job);
                     // Nobody may be reading any more; the result says what became of the tests.
                     let _ = std::io::stdout().lock().write_all(&said);
                     if !ended_well {
@@ -63,8 +87,47 @@ pub fn run() -> Result<bool, String> {
     Ok(good.into_inner())
 }
 
-fn next(queue: &Mutex<Vec<Program>>) -> Option<Program> {
+fn next(queue: &Mutex<Vec<Job>>) -> Option<Job> {
     queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop()
+}
+
+/// A program below `tests/` falls apart into its modules.
+fn jobs_of(program: Program) -> Vec<Job> {
+    let whole = |program: Program| {
+        let Program { path, folder, name, .. } = program;
+        vec![Job { path, folder, name, tests: None }]
+    };
+    if !program.integration {
+        return whole(program);
+    }
+    let listed = Command::new(&program.path)
+        .args(["--list", "--format=terse"])
+        .current_dir(&program.folder)
+        .output();
+    let text =
+        listed.ok().filter(|o| o.status.success()).and_then(|o| String::from_utf8(o.stdout).ok());
+    let modules = by_module(&text.unwrap_or_default());
+    if modules.len() < 2 {
+        return whole(program);
+    }
+    let Program { path, folder, name, .. } = program;
+    let job = |(module, tests): (String, Vec<String>)| Job {
+        path: path.clone(),
+        folder: folder.clone(),
+        name: if module.is_empty() { name.clone() } else { module },
+        tests: Some(tests),
+    };
+    modules.into_iter().map(job).collect()
+}
+
+/// The tests of a list by the modules of the root that they are in.
+fn by_module(list: &str) -> BTreeMap<String, Vec<String>> {
+    let mut modules = BTreeMap::<String, Vec<String>>::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split_once("::").map_or("", |(module, _)| module);
+        modules.entry(module.to_owned()).or_default().push(test.to_owned());
+    }
+    modules
 }
 
 fn cargo() -> String {
@@ -90,23 +153,28 @@ fn program(message: &Value) -> Option<Program> {
     let path = PathBuf::from(message["executable"].as_str()?);
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
     let name = message["target"]["name"].as_str()?.to_owned();
-    Some(Program { path, folder, name })
+    let kinds = message["target"]["kind"].as_array()?;
+    let integration = kinds.iter().any(|kind| kind == "test");
+    Some(Program { path, folder, name, integration })
 }
 
 /// Whether it ended with success, and all that there is to print.
-fn one(program: &Program) -> (bool, Vec<u8>) {
+fn one(job: &Job) -> (bool, Vec<u8>) {
     let start = Instant::now();
-    let mut command = Command::new(&program.path);
-    command.args(["--show-output", "--test-threads=1"]).current_dir(&program.folder);
-    command.env("CARGO", cargo()).env("CARGO_MANIFEST_DIR", &program.folder);
+    let mut command = Command::new(&job.path);
+    command.args(["--show-output", "--test-threads=1"]).current_dir(&job.folder);
+    if let Some(tests) = &job.tests {
+        command.arg("--exact").args(tests);
+    }
+    command.env("CARGO", cargo()).env("CARGO_MANIFEST_DIR", &job.folder);
     // What the kernel says of no volume in particular may be of another program's.
     command.env("SPINNEY_BESIDE", "1");
     let (good, ended, output) = match command.stdin(Stdio::null()).output() {
         Ok(o) => (o.status.success(), o.status.to_string(), [o.stdout, o.stderr].concat()),
         Err(error) => (false, error.to_string(), Vec::new()),
     };
-    let (name, seconds) = (program.path.display(), start.elapsed().as_secs_f32());
-    let head = format!("     Running {name} ({seconds:.1} s, {ended})\n");
+    let (path, name, seconds) = (job.path.display(), &job.name, start.elapsed().as_secs_f32());
+    let head = format!("     Running {path} {name} ({seconds:.1} s, {ended})\n");
     (good, [head.into_bytes(), output].concat())
 }
 
@@ -122,21 +190,49 @@ mod tests {
                 "profile": {"test": test},
                 "executable": executable,
                 "manifest_path": "/w/crates/x/Cargo.toml",
-                "target": {"name": "fill"},
+                "target": {"name": "fill", "kind": ["test"]},
             })
         };
         let found = program(&message(true, "/t/fill-1".into())).unwrap();
         assert_eq!((found.folder.as_path(), &*found.name), (Path::new("/w/crates/x"), "fill"));
+        assert!(found.integration);
         assert!(program(&message(false, "/t/fill-1".into())).is_none());
         assert!(program(&message(true, Value::Null)).is_none());
     }
 
     #[test]
     fn a_killed_program_is_a_failure() {
-        let of =
-            |path: &str| Program { path: path.into(), folder: "/".into(), name: String::new() };
+        let of = |path: &str| Job {
+            path: path.into(),
+            folder: "/".into(),
+            name: String::new(),
+            tests: None,
+        };
         assert!(one(&of("/bin/true")).0);
         assert!(!one(&of("/bin/false")).0);
         assert!(!one(&of("/nowhere")).0);
+    }
+
+    #[test]
+    fn each_test_is_in_one_module() {
+        let modules = by_module("a::one: test\nb::c::two: test\nthree: test\na::four: test\n");
+        let names: Vec<(&str, usize)> =
+            modules.iter().map(|(m, t)| (m.as_str(), t.len())).collect();
+        assert_eq!(names, [("", 1), ("a", 2), ("b", 1)]);
+        assert_eq!(modules["b"], ["b::c::two"]);
+        assert!(by_module("").is_empty());
+    }
+
+    #[test]
+    fn a_program_that_lists_nothing_runs_whole() {
+        let program = Program {
+            path: "/bin/false".into(),
+            folder: "/".into(),
+            name: "x".into(),
+            integration: true,
+        };
+        let jobs = jobs_of(program);
+        assert_eq!((jobs.len(), &jobs[0].tests), (1, &None));
+        assert!(!one(&jobs[0]).0);
     }
 }

@@ -2,7 +2,7 @@
 //! that the memory model lets a load see. The modules are the real ones, with loom's atomics and
 //! locks behind them (`sync`, in the place of src/sync.rs).
 //!
-//! What it does not know: what the engine does between their calls (tests/threads.rs).
+//! What it does not know: what the engine does between their calls (tests/commits/threads.rs).
 
 mod index;
 mod inode;

@@ -2,7 +2,7 @@
 //! that the memory model lets a load see. The modules are the real ones, with loom's atomics
 //! and locks behind them.
 //!
-//! What it does not know: the order in which groups are searched, and chunks (tests/threads.rs).
+//! What it does not know: the order in which groups are searched, and chunks (tests/models/threads.rs).
 
 mod sync {
     pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};

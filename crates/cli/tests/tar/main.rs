@@ -1,0 +1,9 @@
+//! `spinney tar`, both ways.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod forms;
+mod strange;
+mod tar;
+mod twice;

@@ -1,0 +1,5 @@
+//! Trees of files that go in, out and across.
+
+mod copied_in;
+mod copied_out;
+mod trees;

@@ -60,8 +60,10 @@ fn slowly(from: &Path, mut to: impl Write, pause: Duration) {
 }
 
 fn receiver(place: &str) -> Child {
-    let mut command = Command::new(PROGRAM);
-    command.args(["receive", place]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    // SIGINT ends it, whatever the tests were started with.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", PROGRAM, "receive", place]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 

@@ -56,7 +56,8 @@ for round in $(seq "$rounds"); do
     SPINNEY_SEED=$seed SPINNEY_SECONDS=60 cargo test --quiet --package spinney-cli --test served pages::
     SPINNEY_SEED=$seed SPINNEY_SEEDS=10 SPINNEY_ROUNDS=3 SPINNEY_MILLIS=5000 \
         cargo test --quiet --package spinney-btrfs-fs --test balance_chaos
-    SPINNEY_STEPS=20 cargo test --quiet --package spinney-btrfs-fs --test enospc
+    SPINNEY_STEPS=20 SPINNEY_FITS_MIB=512 cargo test --quiet --package spinney-btrfs-fs --test enospc --test fits
+    SPINNEY_LINKS=1 cargo test --quiet --package spinney-btrfs-fs --test files limits::
     SPINNEY_STATES=24 SPINNEY_OUTSIDE=8 \
         cargo test --quiet --package spinney-btrfs-fs --test kernel_relocation
     SPINNEY_SEED=$seed cargo test --quiet --package spinney-btrfs-fs --test kept

@@ -39,18 +39,39 @@ export SPINNEY_SKIPS=$OUT/skips
 : >"$LOG"
 : >"$SPINNEY_SKIPS"
 GATES=()
+declare -A BESIDE=()
 
 # gate NAME COMMAND...: runs it, shows its output only if it fails or says something to keep.
 gate() {
     local name=$1 start=$SECONDS log=$OUT/$1.log
     shift
-    if "$@" >"$log" 2>&1 </dev/null; then
-        GATES+=(--gate-passed "$name")
-        echo "ok      $name ($((SECONDS - start)) s)"
+    "$@" >"$log" 2>&1 </dev/null
+    judge "$name" $? "$((SECONDS - start)) s"
+}
+
+# beside NAME COMMAND...: the same beside what follows, for what has a target folder of its own (cargo
+# builds in one at a time); `collect NAME` waits for it. A workspace compiles crate after crate, which
+# keeps one processor busy.
+beside() {
+    local name=$1
+    shift
+    "$@" >"$OUT/$name.log" 2>&1 </dev/null &
+    BESIDE[$name]=$!
+}
+
+collect() {
+    wait "${BESIDE[$1]}"
+    judge "$1" $? beside
+}
+
+judge() {
+    if [ "$2" -eq 0 ]; then
+        GATES+=(--gate-passed "$1")
+        echo "ok      $1 ($3)"
     else
-        GATES+=(--gate-failed "$name")
-        echo "FAILED  $name ($((SECONDS - start)) s):"
-        tail -n 60 "$log" | sed 's/^/        /'
+        GATES+=(--gate-failed "$1")
+        echo "FAILED  $1 ($3):"
+        tail -n 60 "$OUT/$1.log" | sed 's/^/        /'
     fi
 }
 
@@ -98,20 +119,28 @@ run_demo() {
 
 if [ $setup = yes ]; then
     # Not a gate: what is still missing shows up as skipped tests, each with its reason.
-    scripts/setup.sh || echo "setup is not complete; tests that need more will say so"
+    scripts/setup.sh --packages || echo "setup is not complete; tests that need more will say so"
+    scripts/setup.sh >"$OUT/setup.log" 2>&1 </dev/null &
+    rest=$!
 fi
 gate fmt cargo fmt --all --check -- --color never
 gate layers cargo xtask layers
 gate licences cargo xtask licences
 gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+if [ $setup = yes ] && ! wait "$rest"; then
+    echo "setup is not complete; tests that need more will say so:"
+    tail -n 20 "$OUT/setup.log" | sed 's/^/        /'
+fi
+beside targets env CARGO_TARGET_DIR="$TARGET/targets" scripts/check-targets.sh
+beside fuzz run_fuzz
 # As it is released: without the switches that tests have, which the line above turns on.
 gate released cargo xtask released
 gate clippy-released cargo clippy --quiet --package spinney-cli --package spinney -- -D warnings
 # What programs that embed the library read, and where they run.
 gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --workspace
-gate targets scripts/check-targets.sh
+collect targets
 gate package run_package
-gate fuzz run_fuzz
+collect fuzz
 gate file-size cargo xtask file-size --strict
 gate fn-length cargo xtask fn-length
 gate lints cargo xtask lints

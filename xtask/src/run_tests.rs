@@ -12,6 +12,8 @@
 //! ends without success makes the run fail, also when it was killed, and a program that does not list
 //! its tests runs whole.
 //!
+//! With `SPINNEY_TIMES` set each test's line says how long it took.
+//!
 //! What it does not know: what the results say (`ci-summary` counts them), doc tests.
 
 use serde_json::Value;
@@ -165,6 +167,10 @@ fn one(job: &Job) -> (bool, Vec<u8>) {
     command.args(["--show-output", "--test-threads=1"]).current_dir(&job.folder);
     if let Some(tests) = &job.tests {
         command.arg("--exact").args(tests);
+    }
+    if std::env::var_os("SPINNEY_TIMES").is_some() {
+        // What tells how long each test took is unstable: it is for who makes the run shorter.
+        command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
     }
     command.env("CARGO", cargo()).env("CARGO_MANIFEST_DIR", &job.folder);
     // What the kernel says of no volume in particular may be of another program's.

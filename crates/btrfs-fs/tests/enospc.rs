@@ -297,7 +297,7 @@ fn files_of_all_sizes() {
 #[test]
 fn many_small_files() {
     testkit::require!(kernel_btrfs);
-    rounds(128 * MIB, &[], &[With::Small], common::steps(6), 200);
+    rounds(128 * MIB, &[], &[With::Small], common::steps(4), 200);
 }
 
 #[test]
@@ -309,21 +309,21 @@ fn preallocation() {
 #[test]
 fn scattered_sectors() {
     testkit::require!(kernel_btrfs);
-    rounds(160 * MIB, &["-n", "4096"], &[With::Scattered], common::steps(4), 400);
+    rounds(160 * MIB, &["-n", "4096"], &[With::Scattered], common::steps(3), 400);
 }
 
 #[test]
 fn by_turns() {
     testkit::require!(kernel_btrfs);
     let all = [With::Data, With::Small, With::Fallocate, With::Scattered];
-    rounds(200 * MIB, &["-m", "single"], &all, common::steps(6), 500);
+    rounds(100 * MIB, &["-m", "single"], &all, common::steps(6), 500);
 }
 
 #[test]
 fn by_turns_mixed() {
     testkit::require!(kernel_btrfs);
     let all = [With::Data, With::Small, With::Fallocate, With::Scattered];
-    rounds(64 * MIB, &["--mixed"], &all, common::steps(8), 600);
+    rounds(64 * MIB, &["--mixed"], &all, common::steps(6), 600);
     rounds(200 * MIB, &["--mixed", "-m", "dup", "-d", "dup"], &all, common::steps(6), 700);
 }
 

@@ -264,13 +264,13 @@ fn case_on(base: &Base, kind: Kind, shape: &Shape, seed: u64, deaf: bool) {
     assert!(free + shape.stays() >= base.free, "{told}: {free} free, not {}", base.free);
 }
 
-/// Each kind on three small shapes, so that each shape has several kinds.
+/// Each kind on the first two of these small shapes, so that each shape has several kinds; `everything` has all.
 macro_rules! sample {
     ($($name:ident: $kind:literal on $($shape:literal),*;)*) => {$(
         #[test]
         fn $name() {
             testkit::require!(btrfs_progs);
-            for shape in [$($shape),*] {
+            for shape in [$($shape),*].into_iter().take(2) {
                 if SMALL[shape].before == Before::Snapshots {
                     testkit::require!(kernel_btrfs);
                 }

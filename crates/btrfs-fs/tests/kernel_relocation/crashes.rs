@@ -102,7 +102,7 @@ fn crash(what: &str, quotas: Quotas, least: usize) -> usize {
     let image = Image::new(400 * MIB, &["-n", "4096", "-m", "single"]);
     let tree = kernel(&image.path, "noatime", |mount| populate(mount, quotas));
     let epochs = freed(&image.path, what, quotas, least);
-    for epoch in sample(&epochs, common::number("SPINNEY_STATES", 10) as usize) {
+    for epoch in sample(&epochs, common::number("SPINNEY_STATES", 6) as usize) {
         for choice in epoch.choices(2, 1) {
             ours(Arc::new(SimDevice::new(epoch.image(&choice))), &tree);
         }

@@ -50,7 +50,9 @@ impl BtrfsFs {
 
 #[cfg(test)]
 mod tests {
+    use crate::BalanceState;
     use crate::reserve::tests::volume;
+    use std::time::{Duration, Instant};
     use vfs::FileSystem;
 
     #[test]
@@ -66,5 +68,28 @@ mod tests {
         assert_eq!((told.errno(), fs.is_still()), (libc::EROFS, true));
         fs.destroy().expect("close");
         assert_eq!(fs.writable_again().expect_err("it is closed").errno(), libc::EROFS);
+    }
+
+    /// It hears that nothing may be changed before anybody tells it to pause.
+    #[test]
+    fn a_balance_that_is_refused_first_goes_on_as_well() {
+        let fs = volume(512, 16384);
+        let status = || fs.balance_status().expect("a status");
+        let flags = btrfs_disk::ids::block_group::METADATA;
+        let item = btrfs_disk::items::BalanceItem { flags, ..Default::default() };
+        fs.engine.balancer.begin(item).expect("begins");
+        fs.engine.core.health.refuse_changes(true);
+        fs.engine.balancer.run();
+        assert_eq!((status().state, status().errno), (BalanceState::Paused, 0));
+        fs.still().expect("still");
+        assert_eq!(status().state, BalanceState::Paused);
+        fs.writable_again().expect("it is open");
+        let begun = Instant::now();
+        while status().state == BalanceState::Running {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(status().state, BalanceState::Done);
+        fs.destroy().expect("close");
     }
 }

@@ -154,7 +154,10 @@ impl Balancer {
             // It was to pause, or nothing may be written any more: who may will go on.
             _ => BalanceState::Paused,
         };
-        let mut failure = worked.map(drop);
+        let mut failure = match worked {
+            Err(_) if self.is_held_off() => Ok(()),
+            worked => worked.map(drop),
+        };
         if ended != BalanceState::Paused
             && let Err(error) = self.put(Some(&item), None)
         {
@@ -169,6 +172,16 @@ impl Balancer {
         status.report.time = start.elapsed();
         let (done, all) = (status.completed, status.considered);
         tracing::info!(?ended, "balance: {done} of {all} chunks moved");
+    }
+
+    /// What ended it is that changes are refused for a while, if not for good. Where nobody has told it to pause it has
+    /// met that first, and rests as if he had.
+    fn is_held_off(&self) -> bool {
+        let held = self.core.health.writable().is_ok() && self.core.health.refuses_changes();
+        if held && !self.is_to_stop() {
+            self.rests.store(true, Ordering::Release);
+        }
+        held
     }
 
     /// Pauses; returns when nobody is at work. ESRCH: nobody was.

@@ -3,6 +3,8 @@
 //! All of it is one item, the status, in the quota tree. The commit does the rest: where the item comes it
 //! makes the tree and the groups of all subvolumes, where it goes they go, where it says that quotas are simple
 //! it notes since when, and where it says that a rescan begins the commit and those after it count (`btrfs-space/src/quota`).
+//! Who hears that a commit found no room has changed it all the same, with a later one: put back, an item would mean
+//! something else to a commit than what was there.
 
 pub(crate) mod groups;
 
@@ -124,4 +126,28 @@ fn put_status(engine: &Engine, flags: u64, groups: u64) -> Result<()> {
     op.put(ObjectId::new(TreeId::QUOTA, 0), kind::QGROUP_STATUS, 0, value);
     drop((op, reservation));
     engine.committer.commit_written_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::reserve::tests::volume;
+    use vfs::FileSystem;
+
+    /// As docs/SEMANTICS.md says it.
+    #[test]
+    fn what_hears_that_its_commit_found_no_room_comes_with_a_later_one() {
+        let fs = volume(256, 16384);
+        let are_on = || fs.quota_status().expect("a status").is_some();
+        for comes in [true, false] {
+            let space = &fs.engine.core.space;
+            space.fail_allocations(space.allocations()..u64::MAX);
+            let told = if comes { fs.enable_quotas() } else { fs.disable_quotas() };
+            assert_eq!(told.expect_err("no room").errno(), libc::ENOSPC);
+            assert_eq!(are_on(), comes);
+            space.fail_allocations(0..0);
+            fs.sync().expect("commit");
+            assert_eq!(are_on(), comes);
+        }
+        fs.destroy().expect("close");
+    }
 }

@@ -59,6 +59,8 @@ impl Group {
         self.under_way.saturating_add(ended)
     }
 
+    /// Beyond a limit, which can be set below what is there, not for nothing either: as with the kernel, where the inode
+    /// that changes counts.
     fn has_room(&self, bytes: u64) -> bool {
         let fits = |flag, used: u64, most: u64| {
             let all = used.saturating_add(self.promised());

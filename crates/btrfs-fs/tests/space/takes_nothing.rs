@@ -220,6 +220,37 @@ fn what_is_preallocated_counts_once_against_a_limit() {
     close_and_judge(&image, fs);
 }
 
+/// A limit can be set below what is there. Then the kernel refuses what allocates also where all is allocated already: the
+/// inode that changes counts, too.
+#[test]
+fn in_a_group_beyond_its_limit_nothing_is_allocated_again() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 * MIB, &[]);
+    let fs = image.open();
+    fs.enable_quotas().expect("quotas");
+    fs.wait_for_rescan().expect("counted");
+    let ino = new_file(&fs, "file", &[]);
+    fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, 8 * MIB).expect("room");
+    let limit = LimitChange { referenced: Some(Some(3 * MIB)), ..LimitChange::default() };
+    fs.limit_qgroup("0/5".parse().expect("a group"), &limit).expect("limit");
+    fs.destroy().expect("close");
+    drop(fs);
+    let copy = image.copy("kernel.img");
+    kernel(&copy.path, "noatime", |mount| {
+        for options in ["-z", "-n -z", "-n", ""] {
+            let done = run(mount.path(), &format!("fallocate {options} -l 8M file"));
+            let why = done.expect_err("beyond the limit");
+            assert!(why.contains("quota exceeded"), "{options}: {why}");
+        }
+    });
+    let fs = image.open();
+    let ino = has(&fs, "file").0;
+    for mode in [ZERO, ZERO_KEPT, FallocateMode::KeepSize, FallocateMode::Allocate] {
+        assert_eq!(errno(fs.fallocate(&CX, ino, mode, 0, 8 * MIB)), libc::EDQUOT);
+    }
+    close_and_judge(&image, fs);
+}
+
 /// What is preallocated stays up to there, and is there behind that as well.
 #[test]
 fn what_is_written_over_it_becomes_zeros() {

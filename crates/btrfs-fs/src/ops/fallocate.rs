@@ -206,8 +206,8 @@ fn locked(
         && (writes_within(engine, &state, *mode, from, end)
             || is_inline(&engine.writeback, inode.id, &mut state)?)
     {
-        // It has become so since; nothing is changed, and this comes again with what that needs.
-        return Ok(Done::Part);
+        // It has become so since; this comes again with what that needs.
+        return Ok(Done::Again);
     }
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     let result = change_range(engine, inode, &mut state, mode, (offset, from, end), budget);

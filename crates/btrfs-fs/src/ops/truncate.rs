@@ -118,6 +118,9 @@ pub(crate) enum Done {
     Part,
     /// The same, and there was no room for anything.
     Nothing,
+    /// Somebody has changed what was looked at before the file was locked: nothing is done, and it is to be looked at
+    /// again. No room is lacking.
+    Again,
 }
 
 /// Commits in a row that may bring a change of many items no room: others may take it.
@@ -129,10 +132,12 @@ impl Retries {
     /// Chosen, not measured.
     const MOST: u32 = 20;
 
-    /// True when all is done; else makes room for the rest.
+    /// True when all is done; else makes room for the rest, if that is what is lacking.
     pub(crate) fn ends(&mut self, engine: &Engine, done: Done) -> Result<bool> {
         self.0 = match done {
             Done::All => return Ok(true),
+            // A commit would be in vain, and refused where commits are held.
+            Done::Again => return Ok(false),
             Done::Part => 0,
             Done::Nothing if self.0 == Retries::MOST => return Err(Errno::ENOSPC.into()),
             Done::Nothing => self.0 + 1,
@@ -152,9 +157,9 @@ fn set_size_locked(
     let mut state = engine.write(inode)?;
     check_file(&state)?;
     state.content_is_replaced()?;
-    // It may have become so since; nothing is changed then, and this comes again with what that needs.
+    // It may have become so since; this comes again with what that needs.
     if !budget.writes && needs_more(engine, inode.id, &mut state, size, budget.drops)? {
-        return Ok(Done::Part);
+        return Ok(Done::Again);
     }
     if set.kill_priv {
         kill_priv(&mut state, set.kill_sgid);

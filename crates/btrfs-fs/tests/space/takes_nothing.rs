@@ -77,20 +77,61 @@ fn a_file_grows() {
 /// Who looks before a file is locked what it needs finds it otherwise then.
 #[test]
 fn two_set_the_size_of_one_file() {
+    for held in [false, true] {
+        let image = Image::new(256 * MIB, &[]);
+        let fs = image.open();
+        new_file(&fs, "file", &[7; 64 << 10]);
+        if held {
+            // As a transaction does: a commit would have to be refused.
+            fs.hold_commits().expect("hold");
+        }
+        std::thread::scope(|scope| {
+            for sizes in [[4096, 2 * MIB], [5000, MIB], [4096, MIB + 1]] {
+                let fs = &fs;
+                scope.spawn(move || {
+                    for n in 0..4000 {
+                        set_size(fs, "file", sizes[n % 2]).expect("there is room");
+                    }
+                });
+            }
+        });
+        assert_eq!(commits_for_space(&fs), 0, "there is room");
+        if held {
+            fs.commit_held().expect("commit");
+        }
+        close_and_judge(&image, fs);
+    }
+}
+
+/// A hole needs room for content only where parts of sectors become zeros, or the file is inline by then.
+#[test]
+fn a_file_is_punched_while_another_replaces_it() {
     let image = Image::new(256 * MIB, &[]);
     let fs = image.open();
-    new_file(&fs, "file", &[7; 64 << 10]);
+    let file = new_file(&fs, "file", &[7; 100]);
     std::thread::scope(|scope| {
-        for sizes in [[4096, 2 * MIB], [5000, MIB], [4096, MIB + 1]] {
-            let fs = &fs;
-            scope.spawn(move || {
-                for n in 0..400 {
-                    set_size(fs, "file", sizes[n % 2]).expect("there is room");
-                }
-            });
-        }
+        let fs = &fs;
+        scope.spawn(move || {
+            for n in 0..2000 {
+                set_size(fs, "file", 0).expect("cut");
+                let content = &[5; 6000][..[100, 6000][n % 2]];
+                fs.write(&CX, file, 0, content, Default::default()).expect("room");
+                fs.fsync(file, false).expect("fsync");
+            }
+        });
+        scope.spawn(move || {
+            for _ in 0..2000 {
+                let punch = FallocateMode::PunchHole;
+                fs.fallocate(&CX, file, punch, 0, 4096).expect("there is room");
+            }
+        });
     });
+    assert_eq!(commits_for_space(&fs), 0, "there is room");
     close_and_judge(&image, fs);
+}
+
+fn commits_for_space(fs: &BtrfsFs) -> u64 {
+    fs.stats().iter().find(|stat| stat.name == "commit.for_space").expect("a counter").value
 }
 
 fn has(fs: &BtrfsFs, name: &str) -> (Ino, Vec<Stored>) {

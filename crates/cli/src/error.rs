@@ -219,7 +219,6 @@ fn fs_remedy(path: &Path, error: &FsError) -> Option<String> {
         FsError::Unsupported(_) => {
             "nothing was changed; the kernel's btrfs may be able to use it".into()
         }
-        FsError::ReadOnly(_) => "nothing was written".into(),
         FsError::Posix(Errno::ENOSPC) => {
             format!("remove something, or make a larger image; `spinney df {image}` tells more")
         }

@@ -148,6 +148,10 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
         FsError::Corrupt(_) => {
             Error::about(image.display(), error).remedy(way_out(image, subvol, write))
         }
+        // Of opening alone: later on something may have been written before.
+        FsError::ReadOnly(_) => {
+            Error::fs(image.display(), image, error).remedy("nothing was written")
+        }
         error => Error::fs(image.display(), image, error),
     }
 }

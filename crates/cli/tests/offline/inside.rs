@@ -204,6 +204,19 @@ fn copies_inside_are_as_with_coreutils() {
     );
 }
 
+/// Of what was made before it something is there.
+#[test]
+fn who_is_refused_in_a_read_only_subvolume_is_not_told_that_nothing_was_written() {
+    require!(btrfs_progs);
+    let image = Image::new("some-written");
+    fine(&["subvolume", "create", &image.at("/sub")]);
+    fine(&["property", "set", &image.at("/sub"), "ro", "true"]);
+    let (code, said) = failing(&["mkdir", &image.at("/new"), &image.at("/sub/new")]);
+    assert!(code == 1 && said.contains("read-only"), "{said}");
+    assert!(!said.contains("nothing was written"), "{said}");
+    assert_eq!(fine(&["ls", &image.at("/")]), "new\nsub\n");
+}
+
 #[test]
 fn xattrs_are_the_kernels() {
     require!(kernel_btrfs);

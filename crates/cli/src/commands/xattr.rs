@@ -7,7 +7,7 @@ use crate::image::ImagePath;
 use crate::inside::volumes::At;
 use crate::inside::{self, Node, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::{Json, Out, hex};
+use crate::output::{Json, Object, Out, hex};
 use btrfs_fs::Subvol;
 use spinney::Volume;
 use std::ffi::OsString;
@@ -32,8 +32,8 @@ hexadecimal digits.
 Options
     -h, --no-dereference   of a symbolic link itself
     --hex                  print the value as 0x and hexadecimal digits
-    --json                 names and values (of `get`: the one) as one object; values that
-                           are no text as NAME_hex
+    --json                 an array of objects with `name` and `value` (of `get`: the one
+                           object); of what is no text `name_hex` and `value_hex`, too
     --subvol PATH, --subvolid ID
                            start from this subvolume instead of the volume's default one
 
@@ -127,10 +127,7 @@ fn work(
     match verb {
         b"get" => {
             let value = fs.getxattr(ino, name).map_err(about)?;
-            match options.json {
-                true => list(&[name.to_vec()], &[value], options),
-                false => print(&value, options),
-            }
+            print(name, &value, options)
         }
         b"set" => {
             let value = value(words.get(1).cloned().unwrap_or_default())?;
@@ -145,26 +142,27 @@ fn work(
             for name in &names {
                 values.push(fs.getxattr(ino, name).map_err(about)?);
             }
-            list(&names, &values, options)
+            list(&names, &values, options.json)
         }
     }
 }
 
-fn print(value: &[u8], options: &Options) -> Result<()> {
+fn print(name: &[u8], value: &[u8], options: &Options) -> Result<()> {
     let mut out = Out::new();
-    match options.hex {
-        true => out.line(format!("0x{}", hex(value)))?,
-        false => out.line(value)?,
+    match options {
+        Options { json: true, .. } => out.line(Json::object(|o| attribute(o, name, value)))?,
+        Options { hex: true, .. } => out.line(format!("0x{}", hex(value)))?,
+        _ => out.line(value)?,
     }
     out.finish()
 }
 
-fn list(names: &[Vec<u8>], values: &[Vec<u8>], options: &Options) -> Result<()> {
+fn list(names: &[Vec<u8>], values: &[Vec<u8>], json: bool) -> Result<()> {
     let mut out = Out::new();
-    if options.json {
-        out.line(Json::object(|o| {
+    if json {
+        out.line(Json::array(|all| {
             for (name, value) in names.iter().zip(values) {
-                o.bytes(&String::from_utf8_lossy(name), value);
+                all.object(|o| attribute(o, name, value));
             }
         }))?;
     } else {
@@ -173,6 +171,11 @@ fn list(names: &[Vec<u8>], values: &[Vec<u8>], options: &Options) -> Result<()> 
         }
     }
     out.finish()
+}
+
+/// Names are no keys: two that are no text could be the same one, or that of another one's bytes.
+fn attribute(object: &mut Object<'_>, name: &[u8], value: &[u8]) {
+    object.bytes("name", name).bytes("value", value);
 }
 
 /// Text, or bytes behind `0x`.

@@ -78,8 +78,8 @@ fn verbs_that_answer_do_so_in_json() {
     assert_eq!(ask(&["find", &file, "--json"])["path"], "/file");
     assert_eq!(ask(&["du", "--json", &at])[0]["path"], "/");
     assert_eq!(ask(&["stat", "--json", &file])[0]["type"], "file");
-    assert_eq!(ask(&["xattr", "list", "--json", &file])["user.a"], "b");
-    assert_eq!(ask(&["xattr", "get", "--json", &file, "user.a"])["user.a"], "b");
+    assert_eq!(ask(&["xattr", "list", "--json", &file])[0]["value"], "b");
+    assert_eq!(ask(&["xattr", "get", "--json", &file, "user.a"])["value"], "b");
     assert_eq!(ask(&["mkfs", "--json", "-s", "128M", &fresh])["image"], fresh);
     assert_eq!(ask(&["check", "--json", &word])["clean"], true);
     assert!(ask(&["subvolume", "list", "--json", &word]).is_array());

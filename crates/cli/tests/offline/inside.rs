@@ -204,6 +204,29 @@ fn copies_inside_are_as_with_coreutils() {
     );
 }
 
+/// Names and values are bytes, and one may be called as another one's bytes.
+#[test]
+fn lists_of_attributes_have_all_of_them() {
+    require!(kernel_btrfs);
+    let image = Image::new("xattr-names");
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    let script = "touch f && setfattr -n user.a -v 0xff f && setfattr -n user.a_hex -v text f &&
+         setfattr -n $(printf 'user.\\377') -v one f && setfattr -n $(printf 'user.\\376') -v two f";
+    let done = common::sh(&format!("cd {} && {script}", mount.path().display()));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    mount.unmount().unwrap();
+    let all = json(&fine(&["xattr", "list", "--json", &image.at("/f")]));
+    let expected = serde_json::json!([
+        { "name": "user.a", "value": "\u{fffd}", "value_hex": "ff" },
+        { "name": "user.a_hex", "value": "text" },
+        { "name": "user.\u{fffd}", "name_hex": "757365722efe", "value": "two" },
+        { "name": "user.\u{fffd}", "name_hex": "757365722eff", "value": "one" },
+    ]);
+    assert_eq!(all, expected);
+    let one = json(&fine(&["xattr", "get", "--json", &image.at("/f"), "user.a"]));
+    assert_eq!(one, expected[0]);
+}
+
 /// Of what was made before it something is there.
 #[test]
 fn who_is_refused_in_a_read_only_subvolume_is_not_told_that_nothing_was_written() {
@@ -232,8 +255,8 @@ fn xattrs_are_the_kernels() {
     assert_eq!(fine(&["xattr", "get", &file, "user.text"]), "some text\n");
     assert_eq!(fine(&["xattr", "get", "--hex", &file, "user.bytes"]), "0x00ff0a\n");
     let all = json(&fine(&["xattr", "list", "--json", &file]));
-    assert_eq!(all["user.text"], "some text");
-    assert_eq!(all["user.bytes_hex"], "00ff0a");
+    assert_eq!(all[2]["name"], "user.text");
+    assert_eq!((&all[2]["value"], &all[1]["value_hex"]), (&"some text".into(), &"00ff0a".into()));
     let (code, why) = failing(&["xattr", "get", &file, "user.gone"]);
     assert!(code == 1 && why.contains("user.gone"), "{why}");
     let (code, _) = failing(&["xattr", "set", &file, "nonsense", "x"]);

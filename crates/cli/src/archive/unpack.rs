@@ -73,6 +73,8 @@ struct Attributes {
     uid: u32,
     gid: u32,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// There is an ACL that is not among them.
+    lacks_acl: bool,
 }
 
 impl<'v> Unpacker<'v> {
@@ -109,8 +111,7 @@ impl<'v> Unpacker<'v> {
         // Those below first: a change of theirs would touch the times of those above.
         for directory in std::mem::take(&mut self.directories).into_iter().rev() {
             let Directory { ino, path, attributes, last, made } = directory;
-            let set = self.attributes(&attributes, ino, &path, made);
-            failures.keep(set.and_then(|()| self.set(ino, &path, &last)));
+            failures.keep(self.attributes((&attributes, &last), ino, &path, made));
         }
         ended
     }
@@ -191,8 +192,8 @@ impl<'v> Unpacker<'v> {
         if node.attr.kind == FileKind::File {
             self.content(member, &node, path, reader)?;
         }
-        self.attributes(&attributes, node.ino(), path, true)?;
-        self.set(node.ino(), path, &last(member, node.is_symlink()))?;
+        let last = last(member, node.is_symlink());
+        self.attributes((&attributes, &last), node.ino(), path, true)?;
         draft.keep().at(self.volume, path)
     }
 
@@ -388,12 +389,18 @@ impl<'v> Unpacker<'v> {
             let name = pax::xattr_name(key)?;
             Some((name, value.clone()))
         });
-        Ok(Attributes { uid, gid, xattrs: xattrs.collect() })
+        Ok(Attributes { uid, gid, xattrs: xattrs.collect(), lacks_acl: acl })
     }
 
     /// Owner, then extended attributes: capabilities do not outlive a change of owner. What was
-    /// `made` loses what it inherited.
-    fn attributes(&self, set: &Attributes, ino: Ino, path: &[u8], made: bool) -> Result<()> {
+    /// `made` loses what it inherited. Then the `last` ones.
+    fn attributes(
+        &self,
+        (set, last): (&Attributes, &SetAttr),
+        ino: Ino,
+        path: &[u8],
+        made: bool,
+    ) -> Result<()> {
         let fs = self.volume.fs();
         let owner = SetAttr { uid: Some(set.uid), gid: Some(set.gid), ..SetAttr::default() };
         self.set(ino, path, &owner)?;
@@ -404,17 +411,29 @@ impl<'v> Unpacker<'v> {
                 }
             }
         }
-        for (name, value) in &set.xattrs {
+        let lacks_acl = !self.xattrs(&set.xattrs, ino, path)? || set.lacks_acl;
+        // The group's permissions beside an ACL are what anybody may have whom it names.
+        let perm = last.perm.map(|perm| if lacks_acl { perm & 0o7700 } else { perm });
+        self.set(ino, path, &SetAttr { perm, ..*last })
+    }
+
+    /// False: an ACL among them is left out.
+    fn xattrs(&self, xattrs: &[(Vec<u8>, Vec<u8>)], ino: Ino, path: &[u8]) -> Result<bool> {
+        let (fs, mut all) = (self.volume.fs(), true);
+        for (name, value) in xattrs {
             match fs.setxattr(&self.cx, ino, name, value, XattrMode::Set) {
                 Ok(()) => {}
                 Err(FsError::Posix(Errno::EOPNOTSUPP)) => {
+                    let is_acl = name == vfs::posix_acl::ACCESS;
+                    all &= !is_acl;
+                    let shut = if is_acl { ", and its owner alone gets at it" } else { "" };
                     let name = String::from_utf8_lossy(name);
-                    self.about(path, &format!("attribute {name} is left out")).print();
+                    self.about(path, &format!("attribute {name} is left out{shut}")).print();
                 }
                 Err(error) => return Err(error).at(self.volume, path),
             }
         }
-        Ok(())
+        Ok(all)
     }
 
     fn set(&self, ino: Ino, path: &[u8], set: &SetAttr) -> Result<()> {
@@ -450,8 +469,7 @@ fn last(member: &Member, is_symlink: bool) -> SetAttr {
     // GNU tar has times before 1970 in two's complement, of which these are the last 64 bits.
     let secs = header.mtime().map_or(0, u64::cast_signed);
     let mtime = pax::time(records, "mtime").unwrap_or(vfs::Timestamp { secs, nanos: 0 });
-    let all = if pax::has_acl_as_text(records) { 0o7700 } else { 0o7777 };
-    let perm = header.mode().ok().map(|mode| (mode & all) as u16);
+    let perm = header.mode().ok().map(|mode| (mode & 0o7777) as u16);
     SetAttr {
         perm: perm.filter(|_| !is_symlink),
         atime: pax::time(records, "atime").map(SetTime::At),

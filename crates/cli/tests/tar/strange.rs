@@ -67,17 +67,24 @@ fn whom_an_acl_keeps_out_gets_not_in_without_it() {
     require!(btrfs_progs);
     let image = Image::new("tar-acl");
     let file = image.dir.join("a.tar");
-    let of = |acl: &str| {
-        let record = format!(" SCHILY.acl.access={acl}\n");
+    let of = |key: &str, acl: &str| {
+        let record = format!(" SCHILY.{key}={acl}\n");
         format!("{}{record}", record.len() + 2)
     };
-    for (acl, mode) in [
-        ("user::rw-,user:9:rw-,group::---,mask::rw-,other::---", "600"),
-        ("user::rw-,group::rw-,other::r--", "664"),
+    let text = "user::rw-,user:9:rw-,group::---,mask::rw-,other::---";
+    // In a form of its own, which no volume takes; the text beside it is no other.
+    let strange = of("xattr.system.posix_acl_access", "\u{1}\0\0\0");
+    let default = of("xattr.system.posix_acl_default", "\u{1}\0\0\0");
+    for (content, kind, mode) in [
+        (of("acl.access", text), b'0', "600"),
+        (of("acl.access", "user::rw-,group::rw-,other::r--"), b'0', "664"),
+        (of("acl.access", text) + &strange, b'0', "600"),
+        (strange.clone(), b'0', "600"),
+        (strange, b'5', "600"),
+        (default, b'5', "664"),
     ] {
-        let content = of(acl);
         let mut to = File::create(&file).unwrap();
-        for (kind, mode, content) in [(b'x', 0, content.as_bytes()), (b'0', 0o664, b"")] {
+        for (kind, mode, content) in [(b'x', 0, content.as_bytes()), (kind, 0o664, b"")] {
             let mut header = tar::Header::new_gnu();
             header.set_path("f").unwrap();
             header.set_entry_type(tar::EntryType::new(kind));
@@ -94,7 +101,7 @@ fn whom_an_acl_keeps_out_gets_not_in_without_it() {
         assert_eq!(said.contains("its owner alone"), mode == "600", "{said}");
         let stat = fine(&["stat", &image.at("/f")]);
         assert!(stat.contains(&format!("Access: (0{mode}/")), "{stat}");
-        fine(&["rm", &image.at("/f")]);
+        fine(&["rm", "-d", &image.at("/f")]);
     }
 }
 

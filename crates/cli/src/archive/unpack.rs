@@ -123,7 +123,7 @@ impl<'v> Unpacker<'v> {
         if self.is_left_out(member, names)? {
             return Ok(());
         }
-        let (parent, path) = self.parent(above)?;
+        let (parent, path) = self.parent(above, true)?;
         let path = join(&path, name);
         let old = parent.child_if_any(name).at(self.volume, &path)?;
         let place = MemberPlace { parent, name, path, old: old.map(|old| old.attr) };
@@ -219,8 +219,8 @@ impl<'v> Unpacker<'v> {
         Ok(())
     }
 
-    /// The directory that these names lead to; those that are missing are made.
-    fn parent(&mut self, names: &[&[u8]]) -> Result<(Node, Vec<u8>)> {
+    /// The directory that these names lead to; those that are missing are made if it `makes` some.
+    fn parent(&mut self, names: &[&[u8]], makes: bool) -> Result<(Node, Vec<u8>)> {
         let (fs, mut path) = (self.volume.fs(), self.path.clone());
         let mut here = self.find(&path)?;
         for name in names {
@@ -228,6 +228,7 @@ impl<'v> Unpacker<'v> {
             here = match here.child_if_any(name).at(self.volume, &path)? {
                 Some(node) if node.is_symlink() => self.find(&path)?,
                 Some(node) => node,
+                None if !makes => return Err(FsError::from(Errno::ENOENT)).at(self.volume, &path),
                 None => {
                     let made = fs.mkdir(&self.cx, here.ino(), name, 0o755);
                     let made = self.volume.hold(made.at(self.volume, &path)?);
@@ -300,7 +301,7 @@ impl<'v> Unpacker<'v> {
         let Some((last, above)) = names.split_last() else {
             return Err(self.about(path, "is a link to nothing"));
         };
-        let (directory, to) = self.parent(above)?;
+        let (directory, to) = self.parent(above, false)?;
         let to = join(&to, last);
         let node = directory.child(last).at(self.volume, &to)?;
         if place.old.as_ref().is_some_and(|old| old.ino == node.ino()) {

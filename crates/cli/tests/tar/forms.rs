@@ -136,3 +136,26 @@ fn a_directory_behind_what_is_in_it_has_what_its_member_says() {
     assert_eq!(seen(&image, "/to/d/e"), ("2710".to_owned(), "15".to_owned()));
     assert_eq!(seen(&image, "/to/d").1, "16");
 }
+
+/// GNU tar makes nothing for what a link leads to.
+#[test]
+fn a_hard_link_to_what_is_not_there_makes_no_directories_for_it() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-dangling");
+    packed(
+        &image,
+        "mkdir -p from/a/b from/c && cd from && echo x > a/b/f && ln a/b/f c/l && echo x > c/last &&
+         tar -cf ../part.tar a/b/f c/l c/last && tar --delete -f ../part.tar a/b/f",
+    );
+    let seen = "find . -mindepth 1 | LC_ALL=C sort";
+    let gnu = sh(&format!(
+        "cd {} && mkdir gnu && cd gnu && ! tar -xf ../part.tar 2>/dev/null && {seen}",
+        image.dir.path().display()
+    ));
+    assert_eq!(text(&gnu.stdout), "./c\n./c/last\n", "GNU tar");
+    fine(&["mkdir", &image.at("/to")]);
+    let (code, said) = unpacked(&image, "part.tar", "/to");
+    assert!(code == Some(1) && said.contains("no such file"), "{code:?}: {said}");
+    let to = image.at("/to");
+    assert_eq!(fine(&["find", &to, "-mindepth", "1"]), format!("{to}/c\n{to}/c/last\n"));
+}

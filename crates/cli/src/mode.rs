@@ -3,8 +3,11 @@
 /// A change that can be applied to many files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// These bits and no others.
-    Exact(u16),
+    /// These bits and no others; of a directory's set-ID bits none but those that are `named`.
+    Exact {
+        bits: u16,
+        named: u16,
+    },
     Steps(Vec<Step>),
 }
 
@@ -32,12 +35,16 @@ enum What {
 const USER: u16 = 0o4700;
 const GROUP: u16 = 0o2070;
 const OTHER: u16 = 0o1007;
+const ALL: u16 = 0o7777;
+const SET_IDS: u16 = 0o6000;
 
 impl Change {
     pub fn parse(text: &str) -> Option<Change> {
         if text.starts_with(|c: char| c.is_ascii_digit()) {
             let bits = u16::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777)?;
-            return Some(Change::Exact(bits));
+            // As in coreutils: short numbers leave a directory's set-ID bits alone that they do not have.
+            let named = if text.len() < 5 { bits | !SET_IDS & ALL } else { ALL };
+            return Some(Change::Exact { bits, named });
         }
         let mut steps = Vec::new();
         for clause in text.split(',') {
@@ -48,11 +55,24 @@ impl Change {
 
     pub fn apply(&self, perm: u16, is_dir: bool, umask: u16) -> u16 {
         match self {
-            // As in coreutils: short numbers leave a directory's set-ID bits alone.
-            Change::Exact(bits) if is_dir && bits & 0o6000 == 0 => bits | perm & 0o6000,
-            Change::Exact(bits) => *bits,
+            Change::Exact { bits, named } if is_dir => bits | perm & !named,
+            Change::Exact { bits, .. } => *bits,
             Change::Steps(steps) => steps.iter().fold(perm, |perm, s| s.apply(perm, is_dir, umask)),
         }
+    }
+
+    /// What it makes of a directory that anybody may use, and which bits it says something about, as mkdir(1) has it.
+    pub fn of_new_directory(&self, umask: u16) -> (u16, u16) {
+        let steps = match self {
+            Change::Exact { bits, named } => return (*bits, *named),
+            Change::Steps(steps) => steps,
+        };
+        let (mut perm, mut named) = (0o777, 0);
+        for step in steps {
+            named |= step.named(perm, umask);
+            perm = step.apply(perm, true, umask);
+        }
+        (perm, named)
     }
 }
 
@@ -102,18 +122,29 @@ fn parse_what(letters: &str) -> Option<What> {
 }
 
 impl Step {
-    fn apply(&self, perm: u16, is_dir: bool, umask: u16) -> u16 {
-        let mut bits = match self.what {
+    /// What is added, taken away or set.
+    fn bits(&self, perm: u16, is_dir: bool, umask: u16) -> u16 {
+        let bits = match self.what {
             What::Copy(shift) => (perm >> shift & 7) * 0o111,
             What::Bits { all, x_if_any } => {
                 let x = x_if_any && (is_dir || perm & 0o111 != 0);
                 all | if x { 0o111 } else { 0 }
             }
         };
-        bits &= self.who;
-        if self.masked {
-            bits &= !umask;
+        bits & self.who & if self.masked { !umask } else { ALL }
+    }
+
+    /// Of a directory's bits those that it says something about.
+    fn named(&self, perm: u16, umask: u16) -> u16 {
+        let bits = self.bits(perm, true, umask);
+        match self.operator {
+            '+' | '-' => bits,
+            _ => self.who & !SET_IDS | bits,
         }
+    }
+
+    fn apply(&self, perm: u16, is_dir: bool, umask: u16) -> u16 {
+        let bits = self.bits(perm, is_dir, umask);
         match self.operator {
             '+' => perm | bits,
             '-' => perm & !bits,
@@ -136,6 +167,8 @@ mod tests {
             ("755", 0o600, false, 0o755),
             ("4755", 0o600, false, 0o4755),
             ("755", 0o2700, true, 0o2755),
+            ("2755", 0o4700, true, 0o6755),
+            ("00755", 0o6700, true, 0o755),
             ("0", 0o777, false, 0),
             ("u+x", 0o644, false, 0o744),
             ("go-rwx", 0o777, false, 0o700),

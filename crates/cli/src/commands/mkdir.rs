@@ -11,7 +11,7 @@ use crate::mode::Change;
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
 use spinney::Volume;
-use vfs::{Errno, FsError, SetAttr};
+use vfs::{Context, Errno, FsError, SetAttr};
 
 pub const COMMAND: Command = Command {
     name: "mkdir",
@@ -22,7 +22,7 @@ Makes directories in a volume that is not mounted. They belong to the caller.
 
 Options
     -p, --parents     make the directories above as well; no error if PATH is there
-    -m, --mode MODE   permissions, as for chmod, instead of 777 less the umask
+    -m, --mode MODE   permissions, as for chmod of 777, instead of 777 less the umask
     --subvol PATH, --subvolid ID
                       start from this subvolume instead of the volume's default one
 
@@ -64,40 +64,74 @@ fn make(
     mode: Option<&Change>,
 ) -> Result<()> {
     let (volume, path) = (volumes.of(operand)?, &operand.path);
+    let new = New::of(mode);
     let made = match parents {
-        true => make_all(volume, path)?,
-        false => Some(make_one(volume, operand)?),
+        true => make_all(volume, path, &new)?,
+        false => Some(make_one(volume, path, &new)?),
     };
-    let (Some(node), Some(change)) = (made, mode) else { return Ok(()) };
-    let umask = inside::context().umask;
-    // As mkdir(1): the group goes on to what is below, whoever says who may do what.
-    let perm = change.apply(0o777 & !umask | node.attr.perm & 0o6000, true, umask);
+    let Some(node) = made else { return Ok(()) };
+    let Some(perm) = new.corrected(node.attr.perm) else { return Ok(()) };
     let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-    volume.fs().setattr(&inside::context(), node.ino(), &set).at(volume, path).map(drop)
+    volume.fs().setattr(&new.cx, node.ino(), &set).at(volume, path).map(drop)
 }
 
-fn make_one(volume: &Volume, operand: &ImagePath) -> Result<Node> {
-    let path = &operand.path;
+/// How a directory is made, as mkdir(1) does it: a mode is a change of 777, of which the umask takes nothing. What it does
+/// not name is as the directory above has it: the set-group-ID bit, and what a default ACL lets nobody have.
+struct New {
+    cx: Context,
+    mode: u16,
+    /// Bits that were named.
+    named: u16,
+}
+
+impl New {
+    fn of(mode: Option<&Change>) -> New {
+        let cx = inside::context();
+        let Some(change) = mode else { return New { cx, mode: 0o777, named: 0 } };
+        let (mode, named) = change.of_new_directory(cx.umask);
+        New { cx: Context { umask: cx.umask & !mode, ..cx }, mode, named }
+    }
+
+    fn has_special(&self) -> bool {
+        self.named & 0o6000 != 0 || self.mode & 0o1000 != 0
+    }
+
+    fn make(&self, volume: &Volume, parent: &Node, name: &[u8]) -> vfs::Result<Node> {
+        // Nobody else writes there before those bits are right.
+        let open = if self.has_special() { self.mode & !0o022 } else { self.mode };
+        Ok(volume.hold(volume.fs().mkdir(&self.cx, parent.ino(), name, open & 0o1777)?))
+    }
+
+    /// What is to be set of one that was made with these permissions.
+    fn corrected(&self, made: u16) -> Option<u16> {
+        let sets = self.has_special() || self.mode & self.named & 0o777 != 0;
+        (sets && (made ^ self.mode) & self.named != 0).then_some(self.mode | made & !self.named)
+    }
+}
+
+fn make_one(volume: &Volume, path: &[u8], new: &New) -> Result<Node> {
     let (parent, name) = match volume.find_parent(path) {
         Err(FsError::Posix(Errno::EINVAL)) => Err(FsError::from(Errno::EEXIST)).at(volume, path)?,
         other => other.at(volume, path)?,
     };
-    let made = volume.fs().mkdir(&inside::context(), parent.ino(), &name, 0o777);
-    Ok(volume.hold(made.at(volume, path)?))
+    new.make(volume, &parent, &name).at(volume, path)
 }
 
 /// Makes what is missing; the last directory, if it was.
-fn make_all(volume: &Volume, path: &[u8]) -> Result<Option<Node>> {
-    let (mut here, mut last) = (b"/".to_vec(), None);
-    for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+fn make_all(volume: &Volume, path: &[u8], new: &New) -> Result<Option<Node>> {
+    let (mut here, mut last, mut above) = (b"/".to_vec(), None, New::of(None));
+    // Their owner gets into them, whatever the umask says.
+    above.cx.umask &= !0o300;
+    let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty()).peekable();
+    while let Some(name) = names.next() {
         let below = join(&here, name);
         last = match volume.find(&below, true) {
             Ok(node) if node.is_dir() => None,
             Ok(_) => return Err(FsError::from(Errno::ENOTDIR)).at(volume, &below),
             Err(FsError::Posix(Errno::ENOENT)) => {
                 let parent = volume.find(&here, true).at(volume, &here)?;
-                let made = volume.fs().mkdir(&inside::context(), parent.ino(), name, 0o777);
-                Some(volume.hold(made.at(volume, &below)?))
+                let how = if names.peek().is_some() { &above } else { new };
+                Some(how.make(volume, &parent, name).at(volume, &below)?)
             }
             Err(error) => return Err(error).at(volume, &below),
         };

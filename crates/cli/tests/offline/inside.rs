@@ -204,6 +204,78 @@ fn copies_inside_are_as_with_coreutils() {
     );
 }
 
+/// Whatever is named is had, whatever the umask says, and the rest is as where nothing is named.
+#[test]
+fn new_directories_have_the_permissions_that_mkdir_gives_them() {
+    require!(kernel_btrfs);
+    let (ours, theirs) = (Image::new("mkdir-modes"), Image::new("mkdir-modes"));
+    let above = ["plain", "shared", "acl", "both"];
+    let modes = [
+        "700",
+        "2750",
+        "4711",
+        "00755",
+        "1777",
+        "g+w",
+        "g-w",
+        "+w",
+        "-w",
+        "=",
+        "=rx",
+        "a=rx",
+        "g=",
+        "go-rwx",
+        "o+t",
+        "g+s",
+        "u+s,o-x",
+        "g+s,o+w",
+        "+t",
+        "u=rwx,g=rx",
+        "g=u",
+        "o=g-w",
+        "a-x+X",
+        "=,u+rwx",
+        "o-w,g-s",
+    ];
+    let umasks = ["022", "027", "077", "0", "0333"];
+    for image in [&ours, &theirs] {
+        let mount = KernelMount::new(&image.path, "noatime").unwrap();
+        let script = "mkdir plain shared acl both && chmod 2775 shared both &&
+             setfacl -d -m u::rwx,g::rx,o::-,u:7:rwx,m::rwx acl both";
+        let done = common::sh(&format!("cd {} && {script}", mount.path().display()));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        mount.unmount().unwrap();
+    }
+    let mount = KernelMount::new(&theirs.path, "noatime").unwrap();
+    let made = |program: &str, place: &dyn Fn(&str) -> String| {
+        for umask in umasks {
+            for mode in
+                modes.map(|mode| format!("-m {mode}")).iter().map(String::as_str).chain([""])
+            {
+                let name = format!("{umask}-{mode}").replace(' ', "");
+                let all = above.map(|dir| place(&format!("/{dir}/{name}"))).join(" ");
+                let deep = above.map(|dir| place(&format!("/{dir}/p{name}/q/r"))).join(" ");
+                let script = format!(
+                    "umask {umask}; {program} mkdir {mode} {all} && {program} mkdir -p {mode} {deep}"
+                );
+                let done = common::sh(&script);
+                assert!(done.status.success(), "{script}: {}", text(&done.stderr));
+            }
+        }
+    };
+    made("", &|path| format!("{}{path}", mount.path().display()));
+    made(common::PROGRAM, &|path| ours.at(path));
+    let expected = TreeSnapshot::of_dir(mount.path()).unwrap();
+    mount.unmount().unwrap();
+    assert_clean(&ours.path);
+    let mount = KernelMount::new(&ours.path, "ro").unwrap();
+    let found = TreeSnapshot::of_dir(mount.path()).unwrap();
+    let rules = Rules { root: false, ..Rules::default() }.ignoring_clock();
+    let differences = diff(&found, &expected, &rules);
+    mount.unmount().unwrap();
+    assert!(differences.is_empty(), "spinney | coreutils: {differences:#?}");
+}
+
 /// Names and values are bytes, and one may be called as another one's bytes.
 #[test]
 fn lists_of_attributes_have_all_of_them() {

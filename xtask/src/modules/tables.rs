@@ -196,7 +196,7 @@ pub(super) const CLI: Table = &[
         "mount",
         &["error", "rescue_options", "sys", "words", "args", "mounts", "door", "when", "image"],
     ),
-    ("archive", &["error", "when", "show", "inside"]),
+    ("archive", &["args", "error", "inside", "show", "sys", "when"]),
     (
         "commands",
         &[

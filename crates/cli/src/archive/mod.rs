@@ -3,6 +3,7 @@
 //! The crate `tar` knows the fields of headers. What stands between headers is here: its own
 //! reader cuts extended attributes at line feeds and knows no sparse files in pax.
 
+mod acl;
 mod pax;
 mod read;
 mod unpack;

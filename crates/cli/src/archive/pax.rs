@@ -66,36 +66,9 @@ pub fn xattr_name(key: &[u8]) -> Option<Vec<u8>> {
     Some(text.replace("%3D", "=").replace("%25", "%").into_bytes())
 }
 
-/// Whether there is an ACL in the text form alone, which says more than permissions do. Those of the group beside it
-/// are what anybody may have whom it names.
-pub fn has_acl_as_text(records: &Records) -> bool {
-    let raw = format!("{XATTR}system.posix_acl_access");
-    let entries = |text: &[u8]| {
-        // Owner, group and others are the permissions.
-        text.split(|b| matches!(b, b',' | b'\n')).filter(|entry| !entry.is_empty()).count() > 3
-    };
-    get(records, &raw).is_none() && get(records, "SCHILY.acl.access").is_some_and(entries)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_acl_of_owner_group_and_others_alone_is_the_permissions() {
-        let of = |text: &str| vec![(b"SCHILY.acl.access".to_vec(), text.as_bytes().to_vec())];
-        assert!(!has_acl_as_text(&of("user::rw-\ngroup::r--\nother::---\n")));
-        for text in [
-            "user::rw-,group::---,mask::rw-,other::---",
-            "user::r--\nuser:a:r--:9\ngroup::---\nmask::r--\nother::---",
-        ] {
-            let mut records = of(text);
-            assert!(has_acl_as_text(&records));
-            records.push((b"SCHILY.xattr.system.posix_acl_access".to_vec(), vec![2, 0, 0, 0]));
-            assert!(!has_acl_as_text(&records));
-        }
-        assert!(!has_acl_as_text(&Records::new()));
-    }
 
     #[test]
     fn records_have_any_bytes() {

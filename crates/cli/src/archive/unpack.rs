@@ -10,7 +10,7 @@
 //! Work and memory go with an archive's length: it is a stranger's.
 
 use super::read::{Member, Reader, is_label};
-use super::{LONGEST_NAME, pax};
+use super::{LONGEST_NAME, acl, pax};
 use crate::error::{Error, Result, say_error};
 use crate::inside::fill::FileAt;
 use crate::inside::path::{find_through, join, push};
@@ -372,13 +372,8 @@ impl<'v> Unpacker<'v> {
             return Err(self.about(path, "has an owner that Linux does not have"));
         };
         let has = |name: &str| records.iter().any(|(key, _)| key.starts_with(name.as_bytes()));
-        let raw = "SCHILY.xattr.system.posix_acl_";
-        let acl = pax::has_acl_as_text(records);
-        if (has("SCHILY.acl.") && !has(raw) && !acl) || has("LIBARCHIVE.xattr.") {
+        if has("SCHILY.acl.ace") || has("LIBARCHIVE.xattr.") {
             self.about(path, "attributes in a form that is not understood are left out").print();
-        }
-        if acl {
-            self.about(path, "its ACL is left out, and its owner alone gets at it").print();
         }
         if records
             .iter()
@@ -390,7 +385,34 @@ impl<'v> Unpacker<'v> {
             let name = pax::xattr_name(key)?;
             Some((name, value.clone()))
         });
-        Ok(Attributes { uid, gid, xattrs: xattrs.collect(), lacks_acl: acl })
+        let mut set = Attributes { uid, gid, xattrs: xattrs.collect(), lacks_acl: false };
+        self.acls_of(member, path, &mut set);
+        Ok(set)
+    }
+
+    /// Those that are texts alone; one that is an attribute as well is that.
+    fn acls_of(&self, member: &Member, path: &[u8], set: &mut Attributes) {
+        let lacks = "its ACL is left out, and its owner alone gets at it";
+        for (key, name, lacks) in [
+            ("SCHILY.acl.access", vfs::posix_acl::ACCESS, lacks),
+            ("SCHILY.acl.default", vfs::posix_acl::DEFAULT, "its default ACL is left out"),
+        ] {
+            let is_access = name == vfs::posix_acl::ACCESS;
+            let may_have = match kind_of(member.kind) {
+                None | Some(FileKind::Symlink) => false,
+                kind => is_access || kind == Some(FileKind::Dir),
+            };
+            let has = set.xattrs.iter().any(|(other, _)| other == name);
+            let text = pax::get(&member.records, key).filter(|text| !text.is_empty());
+            let Some(text) = text.filter(|_| may_have && !has) else { continue };
+            match acl::value(text) {
+                Some(value) => set.xattrs.push((name.to_vec(), value)),
+                None => {
+                    set.lacks_acl |= is_access;
+                    self.about(path, lacks).print();
+                }
+            }
+        }
     }
 
     /// Owner, then extended attributes: capabilities do not outlive a change of owner. What was

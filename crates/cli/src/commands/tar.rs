@@ -34,7 +34,9 @@ The format is that of POSIX (pax), as GNU tar and bsdtar read and write it: owne
 numbers, times to the nanosecond, extended attributes with ACLs and capabilities (GNU tar
 restores them with --xattrs --xattrs-include='*'), hard links, holes, devices and fifos;
 sockets are left out. Members are named by the last name of PATH, those of a volume's root
-`./...`.
+`./...`. ACLs that are texts (GNU tar and bsdtar --acls) are unpacked: who is named there
+without a number is looked up on this machine, and if he is not known the file is its owner's
+alone.
 
 Unpacking, files that are there are replaced, directories are filled. All is one commit,
 unless it is larger than the memory for uncommitted changes. Names that lead out of

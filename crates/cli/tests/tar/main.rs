@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod acls;
 mod forms;
 mod strange;
 mod tar;

@@ -10,7 +10,7 @@ use testkit::require;
 
 /// A header of its own in front of a member, with this content, and what it is of: a file `f`, and then one
 /// called `last`.
-fn archive(file: &Path, kind: u8, content: &[u8]) {
+pub fn archive(file: &Path, kind: u8, content: &[u8]) {
     let mut to = BufWriter::new(File::create(file).unwrap());
     for (name, kind, content) in
         [("x", kind, content), ("f", b'0', &b"content\n"[..]), ("last", b'0', b"last\n")]
@@ -31,7 +31,7 @@ fn archive(file: &Path, kind: u8, content: &[u8]) {
 }
 
 /// Within a minute: exit code, and what is said.
-fn unpacked(file: &Path, to: &str) -> (Option<i32>, String) {
+pub fn unpacked(file: &Path, to: &str) -> (Option<i32>, String) {
     let mut command = Command::new("timeout");
     let done = command.args(["60", PROGRAM, "tar", "-xf"]).arg(file).arg(to).output().unwrap();
     (done.status.code(), text(&done.stderr))
@@ -71,7 +71,7 @@ fn whom_an_acl_keeps_out_gets_not_in_without_it() {
         let record = format!(" SCHILY.{key}={acl}\n");
         format!("{}{record}", record.len() + 2)
     };
-    let text = "user::rw-,user:9:rw-,group::---,mask::rw-,other::---";
+    let text = "user::rw-,user:not-here:rw-,group::---,mask::rw-,other::---";
     // In a form of its own, which no volume takes; the text beside it is no other.
     let strange = of("xattr.system.posix_acl_access", "\u{1}\0\0\0");
     let default = of("xattr.system.posix_acl_default", "\u{1}\0\0\0");
@@ -82,6 +82,8 @@ fn whom_an_acl_keeps_out_gets_not_in_without_it() {
         (strange.clone(), b'0', "600"),
         (strange, b'5', "600"),
         (default, b'5', "664"),
+        (of("acl.default", text), b'5', "664"),
+        (of("acl.default", text), b'0', "664"),
     ] {
         let mut to = File::create(&file).unwrap();
         for (kind, mode, content) in [(b'x', 0, content.as_bytes()), (kind, 0o664, b"")] {

@@ -15,7 +15,7 @@ use testkit::require;
 
 const XATTRS: &str = "--xattrs --xattrs-include='*'";
 
-fn run(script: &str) -> Output {
+pub fn run(script: &str) -> Output {
     let done = sh(script);
     assert!(done.status.success(), "{script}: {}", text(&done.stderr));
     done
@@ -44,7 +44,7 @@ fn populated(name: &str, seed: u64) -> (Image, TreeSnapshot) {
 }
 
 /// Without sockets, of which archives have none.
-fn snapshot(dir: &Path) -> TreeSnapshot {
+pub fn snapshot(dir: &Path) -> TreeSnapshot {
     let mut tree = TreeSnapshot::of_dir(dir).unwrap();
     let sockets = run(&format!("cd {} && find . -type s -printf '/%P\n'", dir.display()));
     for socket in text(&sockets.stdout).lines() {
@@ -53,17 +53,17 @@ fn snapshot(dir: &Path) -> TreeSnapshot {
     tree
 }
 
-fn assert_same(found: &TreeSnapshot, expected: &TreeSnapshot, rules: &Rules) {
+pub fn assert_same(found: &TreeSnapshot, expected: &TreeSnapshot, rules: &Rules) {
     let differences = diff(&without_stand_ins(found), &without_stand_ins(expected), rules);
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
 /// What archives do not carry: `chattr` flags.
-fn rules() -> Rules {
+pub fn rules() -> Rules {
     Rules { flags: false, attributes: false, dir_size: false, ..Rules::default() }
 }
 
-fn of_image(image: &Path) -> TreeSnapshot {
+pub fn of_image(image: &Path) -> TreeSnapshot {
     assert_clean(image);
     let mount = KernelMount::new(image, "ro").unwrap();
     let tree = snapshot(mount.path());

@@ -154,6 +154,11 @@ pub(super) fn cannot_be_read(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::ENODATA | Errno::EOPNOTSUPP))
 }
 
+/// True where there is no such attribute, or none any more.
+pub(super) fn has_gone(error: &io::Error) -> bool {
+    error.raw_os_error().and_then(Errno::from_code) == Some(Errno::ENODATA)
+}
+
 /// True where the target cannot have the attribute at all: its file system does not know
 /// the name, or only the privileged may set it.
 pub(super) fn no_such_xattr_here(error: &io::Error) -> bool {

@@ -479,9 +479,8 @@ impl<'a> Import<'a> {
         }
         for name in names {
             let value = match source.get_xattr(&name) {
-                // Names that are listed and cannot be read (or have just gone).
                 Err(e) if host::cannot_be_read(&e) => {
-                    tried.left_out(&name);
+                    self.left_out(&mut tried, path, &name, &e);
                     continue;
                 }
                 other => other.at(path, "read xattr"),
@@ -499,6 +498,15 @@ impl<'a> Import<'a> {
             tried.one(&name, set);
         }
         tried
+    }
+
+    /// A name that is listed and cannot be read. What has just gone the copy does not lack, unless it is an ACL: then
+    /// the permissions that were looked at before are its mask.
+    fn left_out(&self, tried: &mut Tried<CopyError>, path: &Path, name: &[u8], error: &io::Error) {
+        tried.left_out(name);
+        if !host::has_gone(error) || host::is_acl(name) {
+            self.teller.skipped_xattr(path, name);
+        }
     }
 }
 

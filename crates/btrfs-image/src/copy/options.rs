@@ -33,7 +33,7 @@ pub enum Event<'a> {
         /// Its path on the host.
         path: &'a Path,
     },
-    /// The target knows no such attribute; it was left out.
+    /// The target knows no such attribute, or it cannot be read; it was left out.
     SkippedXattr {
         /// The path of what lacks it, on the host.
         path: &'a Path,
@@ -124,7 +124,7 @@ pub struct CopyReport {
     pub hard_links: u64,
     /// Content bytes, holes not counted.
     pub bytes: u64,
-    /// Attributes that the target does not know.
+    /// Attributes that the target does not know, or that cannot be read.
     pub skipped_xattrs: u64,
 }
 

@@ -51,8 +51,8 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
                 false => "",
             };
             say_error(&format!(
-                "spinney: {path}: attribute {name} is left out, which the target does not \
-                 know{shut}; so it is in all that follows"
+                "spinney: {path}: attribute {name} is left out, which the target does not know \
+                 or which cannot be read{shut}; so it is in all that follows"
             ));
         }
         _ => {}

@@ -27,14 +27,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The group's permissions beside an ACL are the most that anybody has whom it names; the group may have none.
-#[test]
-fn where_there_are_no_acls_nobody_gets_in_whom_one_keeps_out() {
-    testkit::require!(kernel_btrfs);
-    let dir = TempDir::new("no-acls").unwrap();
-    let image = dir.join("noacl.img");
-    testkit::oracle::mkfs_btrfs(&image, 256 << 20, &[]).unwrap();
-    let mount = KernelMount::new(&image, "noacl").unwrap();
+/// `top` with a default ACL, and in it a file and a directory with one that lets a user in and the group not.
+fn with_acls() -> Volume {
     let volume = fresh();
     let acl = |at: &str, name: &[u8], dir: bool| {
         let entries = [(0x01, 6, !0), (0x02, 6, 1234), (0x04, 0, !0), (0x10, 6, !0), (0x20, 0, !0)];
@@ -54,6 +48,18 @@ fn where_there_are_no_acls_nobody_gets_in_whom_one_keeps_out() {
     }
     // This one keeps nobody out of the directory itself.
     acl("top", b"system.posix_acl_default", false);
+    volume
+}
+
+/// The group's permissions beside an ACL are the most that anybody has whom it names; the group may have none.
+#[test]
+fn where_there_are_no_acls_nobody_gets_in_whom_one_keeps_out() {
+    testkit::require!(kernel_btrfs);
+    let dir = TempDir::new("no-acls").unwrap();
+    let image = dir.join("noacl.img");
+    testkit::oracle::mkfs_btrfs(&image, 256 << 20, &[]).unwrap();
+    let mount = KernelMount::new(&image, "noacl").unwrap();
+    let volume = with_acls();
     let to = mount.path().join("to");
     let copied = volume.export("top", &to).unwrap();
     assert_eq!(copied.skipped_xattrs, 3);
@@ -64,6 +70,29 @@ fn where_there_are_no_acls_nobody_gets_in_whom_one_keeps_out() {
     let copied = volume.export("top", dir.join("to")).unwrap();
     assert_eq!(copied.skipped_xattrs, 0);
     assert_eq!(fs::metadata(dir.join("to/f")).unwrap().mode() & 0o777, 0o660);
+}
+
+/// The kernel lists ACLs also where it does not go by them, and then nobody can read them.
+#[test]
+fn acls_that_come_in_from_where_there_are_none_are_counted() {
+    testkit::require!(kernel_btrfs);
+    let dir = TempDir::new("unread-acls").unwrap();
+    let image = dir.join("acl.img");
+    testkit::oracle::mkfs_btrfs(&image, 256 << 20, &[]).unwrap();
+    let mount = KernelMount::new(&image, "").unwrap();
+    let volume = with_acls();
+    assert_eq!(volume.export("top", mount.path().join("to")).unwrap().skipped_xattrs, 0);
+    mount.unmount().unwrap();
+    for (options, skipped, modes) in [("", 0, [0o660, 0o771]), ("noacl", 3, [0o600, 0o700])] {
+        let mount = KernelMount::new(&image, options).unwrap();
+        volume.create_dir(format!("back{options}")).unwrap();
+        let copied = volume.import(mount.path().join("to"), format!("back{options}")).unwrap();
+        let mode =
+            |name: &str| volume.metadata(format!("back{options}/{name}")).unwrap().permissions();
+        assert_eq!(["f", "d"].map(|name| mode(name) & 0o777), modes);
+        assert_eq!(copied.skipped_xattrs, skipped, "{options}");
+        mount.unmount().unwrap();
+    }
 }
 
 /// Whoever owns the directory that is merged into can put a link to another one at its name.

@@ -1,7 +1,10 @@
-//! At mount: a volume without a valid free-space tree (version 1 space cache) gets one, and quotas that are
-//! given up go.
+//! At mount: a volume without a valid free-space tree (version 1 space cache) gets one, what is left of such a cache
+//! beside a valid tree goes, and quotas that are given up go.
 //!
-//! Invariants: both come with the first commit of the mount, whatever else is in that, and
+//! Kernels 4.5 to 5.10 and WinBtrfs leave caches beside the tree. A newer kernel erases each with all items of its
+//! inode's number in the root tree: were there a subvolume of that number, it would be gone.
+//!
+//! Invariants: all come with the first commit of the mount, whatever else is in that, and
 //! before anybody can ask for space; before it nothing of the volume is changed, so a volume on
 //! which there is no room for it, or whose damage is in the way, stays what it was. Nobody above sees a
 //! quota tree that is given up, from the beginning.
@@ -11,8 +14,11 @@
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::reserve::cost;
-use btrfs_disk::TreeId;
-use btrfs_space::{TreeItems, space_cache};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Error, Key, TreeId};
+use btrfs_space::space_cache::{self, CacheFile};
+use btrfs_space::{Items, TreeItems};
+use btrfs_tree::NodeStore;
 use btrfs_txn::delta::TreeAction;
 use btrfs_txn::{Root, Roots};
 use std::sync::Arc;
@@ -22,21 +28,55 @@ use vfs::{Errno, FsError, Result};
 /// True: `finish` is due.
 pub(crate) fn begin(engine: &Engine) -> Result<bool> {
     let core = &engine.core;
-    if core.health.is_read_only() || core.volume.has_free_space_tree() {
+    if core.health.is_read_only() {
+        return Ok(false);
+    }
+    if core.volume.has_free_space_tree() {
+        if let Err(error) = forget_caches(engine) {
+            tracing::warn!(%error, "what is left of a version 1 space cache stays");
+        }
         return Ok(false);
     }
     let roots = core.roots();
-    let root = roots.get(TreeId::ROOT).ok_or_else(|| no_tree(TreeId::ROOT)).fs()?.root;
-    let caches = space_cache::find(&mut TreeItems::new(&core.store, &root)).fs()?;
-    let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
+    let caches = space_cache::find(&mut items(engine, TreeId::ROOT)?).fs()?;
     let bytes = core.space.free_space_bytes();
     let stale = roots.get(TreeId::FREE_SPACE).map_or(0, |root| engine.nodes_at_most(root));
-    let action = cost::free_space_tree(bytes, caches.len() as u64, extents as u64, stale);
-    let held = engine.reserver.reserve(cost::with(cost::Cost::default(), action));
-    let reservation = held.map_err(|error| no_room(error, bytes))?;
-    core.begin().act(TreeAction::FreeSpaceTree, action);
-    drop(reservation);
+    act(engine, &caches, bytes, stale).map_err(|error| no_room(error, bytes))?;
     Ok(true)
+}
+
+/// Beside a valid tree. Where it fails nothing has changed.
+fn forget_caches(engine: &Engine) -> Result<()> {
+    let caches = space_cache::find(&mut items(engine, TreeId::ROOT)?).fs()?;
+    if caches.is_empty() {
+        return Ok(());
+    }
+    // Half a commit is the end of a mount, and nobody needs this one.
+    let mut stored = items(engine, TreeId::EXTENT)?;
+    for (extent, _) in caches.iter().flat_map(|cache| &cache.extents) {
+        let key = Key::new(extent.logical.0, kind::EXTENT_ITEM, extent.len);
+        if stored.get(&key).fs()?.is_none() {
+            let at = extent.logical;
+            return Err(Error::corrupt(format!("no extent of a space cache at {at}"))).fs();
+        }
+    }
+    act(engine, &caches, 0, 0)?;
+    tracing::info!(caches = caches.len(), "version 1 space caches beside a free-space tree go");
+    Ok(())
+}
+
+fn items(engine: &Engine, tree: TreeId) -> Result<TreeItems<'_, NodeStore>> {
+    let root = engine.core.roots().get(tree).ok_or_else(|| no_tree(tree)).fs()?.root;
+    Ok(TreeItems::new(&engine.core.store, &root))
+}
+
+fn act(engine: &Engine, caches: &[CacheFile], bytes: u64, stale: u64) -> Result<()> {
+    let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
+    let action = cost::free_space_tree(bytes, caches.len() as u64, extents as u64, stale);
+    let reservation = engine.reserver.reserve(cost::with(cost::Cost::default(), action))?;
+    engine.core.begin().act(TreeAction::FreeSpaceTree, action);
+    drop(reservation);
+    Ok(())
 }
 
 /// The tree is on the volume when this returns.
@@ -66,8 +106,8 @@ pub(crate) fn give_up(engine: &Engine, quotas: &Root) -> Result<()> {
     Ok(())
 }
 
-fn no_tree(id: TreeId) -> btrfs_disk::Error {
-    btrfs_disk::Error::corrupt(format!("no tree {id}"))
+fn no_tree(id: TreeId) -> Error {
+    Error::corrupt(format!("no tree {id}"))
 }
 
 fn no_room(error: FsError, bytes: u64) -> FsError {

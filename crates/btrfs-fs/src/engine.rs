@@ -86,10 +86,10 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// The rooms, from the ground up.
-    pub(crate) fn assemble(core: Core, options: Options) -> Engine {
+    /// The rooms, from the ground up. `highest`: the highest number that the root tree has.
+    pub(crate) fn assemble(core: Core, options: Options, highest: u64) -> Engine {
         let (core, stats) = (Arc::new(core), Arc::new(Stats::default()));
-        let subvols = Arc::new(Subvols::load(&core.roots(), options.seed));
+        let subvols = Arc::new(Subvols::load(&core.roots(), highest, options.seed));
         let inodes = Arc::new(Inodes::new(core.clone(), stats.clone()));
         let (pieces, label) = (Arc::default(), Arc::<PendingLabel>::default());
         let reservations =

@@ -41,14 +41,14 @@ impl BtrfsFs {
     /// Opens the volume on `device`. Unless it is opened read-only, unfinished work of an
     /// earlier crash is finished.
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<BtrfsFs> {
-        let Opened { volume, store, roots } = rescue::open(device, &options)?;
+        let Opened { volume, store, roots, highest } = rescue::open(device, &options)?;
         pending_log(&volume, &options)?;
         let gives_up = options.give_up_quotas && !options.read_only;
         let (roots, quotas) = if gives_up { convert::take_quotas(&roots) } else { (roots, None) };
         let read_only = read_only_reason(&options, &volume, &store, &roots)?;
         let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
         let core = core(volume, store, space, roots, read_only, &options);
-        let mut engine = Engine::assemble(core, options);
+        let mut engine = Engine::assemble(core, options, highest);
         if !engine.core.health.is_read_only() {
             engine.reservations.measure_trees()?;
         }

@@ -11,6 +11,7 @@ use crate::each_item::each_item;
 use crate::error::IntoFs;
 use crate::options::{Options, Rescue};
 use blockdev::BlockDevice;
+use btrfs_disk::ids::LAST_FREE_OBJECTID;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Logical, Superblock, TreeId};
@@ -26,6 +27,8 @@ pub(crate) struct Opened {
     pub volume: Arc<Volume>,
     pub store: NodeStore,
     pub roots: Arc<Roots>,
+    /// The highest number that anything of the root tree has: subvolumes, and inodes of version 1 space caches.
+    pub highest: u64,
 }
 
 pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Opened> {
@@ -121,13 +124,13 @@ fn with_trees(volume: Volume, options: &Options) -> Result<Opened> {
     let volume = Arc::new(volume);
     let cache = options.cache_bytes.min(options.memory_bytes) as usize;
     let store = NodeStore::new(volume.clone(), cache);
-    let roots = load_roots(&store, &volume, options.rescue.bad_roots).fs()?;
+    let (roots, highest) = load_roots(&store, &volume, options.rescue.bad_roots).fs()?;
     if options.rescue.backup_root
         && let Some(files) = roots.get(TreeId::FS)
     {
         Cursor::new(&store, &files.root).first().fs()?;
     }
-    Ok(Opened { volume, store, roots: Arc::new(roots) })
+    Ok(Opened { volume, store, roots: Arc::new(roots), highest })
 }
 
 /// Bytes of nodes for one look at a tree. Chosen, not measured.
@@ -137,16 +140,17 @@ const LOOK_CACHE: usize = 256 << 10;
 /// that would tell cannot be read.
 pub fn unfinished_replacement(volume: &Arc<Volume>) -> Option<String> {
     let store = NodeStore::new(volume.clone(), LOOK_CACHE);
-    let found = load_roots(&store, volume, false).and_then(|roots| replacement(&store, &roots));
+    let found =
+        load_roots(&store, volume, false).and_then(|(roots, _)| replacement(&store, &roots));
     found.unwrap_or_else(|error| {
         tracing::warn!(%error, "whether a device is being replaced is not known");
         None
     })
 }
 
-/// Every tree that the root tree names, and the two that the superblock does. `lossy`: lost parts of it
-/// are passed over.
-fn load_roots(store: &NodeStore, volume: &Volume, lossy: bool) -> btrfs_disk::Result<Roots> {
+/// Every tree that the root tree names, and the two that the superblock does; behind them the highest number that
+/// it has, of whatever. `lossy`: lost parts of it are passed over.
+fn load_roots(store: &NodeStore, volume: &Volume, lossy: bool) -> btrfs_disk::Result<(Roots, u64)> {
     let (superblock, generation) = (volume.superblock(), volume.root_generation());
     let fields = &superblock.fields;
     let top = |id, logical, generation, level| Root {
@@ -160,9 +164,12 @@ fn load_roots(store: &NodeStore, volume: &Volume, lossy: bool) -> btrfs_disk::Re
         fields.chunk_root_generation,
         fields.chunk_root_level,
     );
-    let mut trees = Trees::default();
+    let (mut trees, mut highest) = (Trees::default(), 0);
     let lossy = lossy.then_some("trees that are named here are not there");
     each_item(store, &root_tree.root, lossy, &mut |key, data| {
+        if key.objectid <= LAST_FREE_OBJECTID {
+            highest = highest.max(key.objectid);
+        }
         if key.kind == kind::ROOT_ITEM && key.objectid != TreeId::RELOC.0 {
             let item = RootItem::parse(data).map_err(|c| c.key(key))?;
             let id = TreeId(key.objectid);
@@ -174,5 +181,5 @@ fn load_roots(store: &NodeStore, volume: &Volume, lossy: bool) -> btrfs_disk::Re
     })?;
     trees.insert(TreeId::ROOT, root_tree);
     trees.insert(TreeId::CHUNK, chunk_tree);
-    Ok(Roots::new(generation, trees))
+    Ok((Roots::new(generation, trees), highest))
 }

@@ -1,20 +1,26 @@
 //! The version 1 space cache: files without names in the root tree, one for a block group, each
-//! behind a header item. Nobody keeps it up to date here: it goes when a free-space tree comes.
+//! behind a header item. Nobody keeps it up to date here: it goes when a free-space tree comes, and what
+//! somebody else left of it beside one.
 //!
 //! Facts of the format (btrfs-progs' documentation, and volumes that the kernel made): the header
 //! (FREE_SPACE_OBJECTID, 0, start of the group) begins with the key of the cache's inode; content
 //! has no checksums; its extents are referred to by the root tree.
 //!
-//! Invariant: what [`find`] answers has each inode once, whatever headers say.
+//! A cache that is being erased has lost its header, and an ORPHAN_ITEM leads to its inode, which counts no
+//! names. Subvolumes' items may have the number of such an inode, an ORPHAN_ITEM of one that is being dropped among them.
+//!
+//! Invariants: what [`find`] answers has each inode once, whatever headers say, and no item that a subvolume needs.
 //!
 //! What it does not know: what a cache says.
 
 use crate::Extent;
 use crate::items::Items;
-use btrfs_disk::ids::{FIRST_FREE_OBJECTID, FREE_SPACE_OBJECTID, LAST_FREE_OBJECTID};
-use btrfs_disk::items::FileExtent;
+use btrfs_disk::ids::{
+    FIRST_FREE_OBJECTID, FREE_SPACE_OBJECTID, LAST_FREE_OBJECTID, ORPHAN_OBJECTID,
+};
+use btrfs_disk::items::{FileExtent, InodeItem, RootItem};
 use btrfs_disk::key::{KEY_SIZE, kind};
-use btrfs_disk::{Key, Result};
+use btrfs_disk::{FixedSize, Key, Result};
 use std::collections::BTreeSet;
 
 /// Kind of the header item.
@@ -25,13 +31,14 @@ const HEADER: u8 = 0;
 pub struct CacheFile {
     /// Its inode's number in the root tree; 0 where the header leads to none.
     pub ino: u64,
-    /// Its items in the root tree, the header that leads to it first.
+    /// Its items in the root tree, the one that leads to it first.
     pub keys: Vec<Key>,
     /// Its content, and the offset by which the extent tree knows each reference.
     pub extents: Vec<(Extent, u64)>,
 }
 
-/// All caches that the root tree has. Headers that lead nowhere are found without an inode.
+/// All caches that the root tree has, those that somebody began to erase as well. Headers that lead nowhere
+/// are found without an inode.
 pub fn find(root_tree: &mut dyn Items) -> Result<Vec<CacheFile>> {
     let mut headers = Vec::new();
     let (from, to) =
@@ -43,9 +50,45 @@ pub fn find(root_tree: &mut dyn Items) -> Result<Vec<CacheFile>> {
     let mut seen = BTreeSet::new();
     let files = headers.into_iter().map(|(key, ino)| {
         let ino = ino.filter(|ino| seen.insert(*ino));
-        cache_file(root_tree, key, ino)
+        cache_file(root_tree, Some(key), ino)
     });
-    files.collect()
+    let mut files = files.collect::<Result<Vec<_>>>()?;
+    for ino in orphans(root_tree)? {
+        if seen.insert(ino) {
+            let orphan = orphan(ino);
+            let needed = is_tree_dropped(root_tree, ino)?;
+            files.push(cache_file(root_tree, (!needed).then_some(orphan), Some(ino))?);
+        }
+    }
+    Ok(files)
+}
+
+fn orphan(ino: u64) -> Key {
+    Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, ino)
+}
+
+/// Inodes of the root tree that count no names and that an ORPHAN_ITEM leads to.
+fn orphans(root_tree: &mut dyn Items) -> Result<Vec<u64>> {
+    let mut named = Vec::new();
+    root_tree.scan(orphan(FIRST_FREE_OBJECTID), orphan(LAST_FREE_OBJECTID), &mut |key, _| {
+        named.push(key.offset);
+        Ok(())
+    })?;
+    let mut found = Vec::new();
+    for ino in named {
+        let inode = root_tree.get(&Key::new(ino, kind::INODE_ITEM, 0))?;
+        if inode.is_some_and(|item| InodeItem::read(&item).is_ok_and(|inode| inode.nlink == 0)) {
+            found.push(ino);
+        }
+    }
+    Ok(found)
+}
+
+/// A subvolume of this number is being dropped, or may be: the ORPHAN_ITEM is its own.
+fn is_tree_dropped(root_tree: &mut dyn Items, id: u64) -> Result<bool> {
+    let item = root_tree.at_or_after(&Key::new(id, kind::ROOT_ITEM, 0))?;
+    let item = item.filter(|(key, _)| (key.objectid, key.kind) == (id, kind::ROOT_ITEM));
+    Ok(item.is_some_and(|(_, data)| RootItem::parse(&data).is_ok_and(|root| root.is_deleted())))
 }
 
 /// Only a plain inode's number will do: other items of the root tree are nobody's cache.
@@ -55,8 +98,13 @@ fn inode_of(header: &[u8]) -> Option<u64> {
     (plain && key.kind == kind::INODE_ITEM && key.offset == 0).then_some(key.objectid)
 }
 
-fn cache_file(root_tree: &mut dyn Items, header: Key, ino: Option<u64>) -> Result<CacheFile> {
-    let mut file = CacheFile { ino: ino.unwrap_or(0), keys: vec![header], extents: Vec::new() };
+fn cache_file(
+    root_tree: &mut dyn Items,
+    leads: Option<Key>,
+    ino: Option<u64>,
+) -> Result<CacheFile> {
+    let keys = leads.into_iter().collect();
+    let mut file = CacheFile { ino: ino.unwrap_or(0), keys, extents: Vec::new() };
     let Some(ino) = ino else { return Ok(file) };
     // Subvolumes' items may have the same number.
     let inode = Key::new(ino, kind::INODE_ITEM, 0);
@@ -110,5 +158,25 @@ mod tests {
         let found = find(&mut items).unwrap();
         let keys: Vec<Key> = found.into_iter().flat_map(|file| file.keys).collect();
         assert_eq!(keys, [at(1), inode, at(2), at(3), at(4), at(5)]);
+    }
+
+    /// Those that a kernel began to erase: with and without a subvolume of the same number, alive and being
+    /// dropped. An inode that has a name, and an entry without one, are nobody's.
+    #[test]
+    fn what_lost_its_header_is_found_by_its_orphan_entry() {
+        let inode = |nlink| InodeItem { nlink, ..InodeItem::default() }.to_vec();
+        let root = |refs| RootItem { refs, ..RootItem::default() }.to_vec();
+        let item = |ino| Key::new(ino, kind::INODE_ITEM, 0);
+        let mut items = BTreeMap::new();
+        for (ino, nlink) in [(300, 0), (301, 0), (302, 0), (303, 1)] {
+            items.insert(item(ino), inode(nlink));
+        }
+        items.extend((300..305).map(|ino| (orphan(ino), Vec::new())));
+        items.insert(Key::new(301, kind::ROOT_ITEM, 0), root(1));
+        items.insert(Key::new(302, kind::ROOT_ITEM, 7), root(0));
+        items.insert(Key::new(304, kind::ROOT_ITEM, 0), root(0));
+        let found = find(&mut items).unwrap();
+        let keys: Vec<Key> = found.into_iter().flat_map(|file| file.keys).collect();
+        assert_eq!(keys, [orphan(300), item(300), orphan(301), item(301), item(302)]);
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn plant(geometry: &Geometry) -> ActionCost {
 }
 
 /// A free-space tree of `bytes`, and `caches` files of the root tree that go with `extents`: a
-/// header, an inode and content each, apart from each other; `stale` nodes of a tree that was not
+/// header (or an entry of orphans), an inode and content each, apart from each other; `stale` nodes of a tree that was not
 /// valid go, too.
 pub(crate) fn free_space_tree(bytes: u64, caches: u64, extents: u64, stale: u64) -> ActionCost {
     let bytes = bytes + forget_tree(stale).bytes;

@@ -6,6 +6,10 @@
 //! commit knows stays, a dead one is not alive again, nothing becomes writable. So what a commit
 //! says counts only for subvolumes that it has first.
 //!
+//! A new subvolume's number is above all that the root tree had when the volume was opened, not above
+//! the subvolumes' alone: inodes of version 1 space caches are numbered beside them, and a kernel that erases one
+//! takes all items of its number along, a subvolume's ROOT_ITEM among them.
+//!
 //! What it does not know: who changes subvolumes, and who commits.
 
 mod find;
@@ -62,7 +66,7 @@ pub(crate) struct Subvols {
     some_closed: AtomicBool,
     /// Snapshots that this mount began to make.
     announced: AtomicU64,
-    /// The highest tree id so far.
+    /// The highest number so far, of a tree or of what else the root tree has.
     highest: AtomicU64,
     uuids: Uuids,
 }
@@ -89,15 +93,16 @@ impl Drop for Sending {
 }
 
 impl Subvols {
-    /// Of `seed` UUIDs are made; without one, of the machine's randomness.
-    pub(crate) fn load(roots: &Roots, seed: Option<u64>) -> Subvols {
+    /// `highest` is the highest number that the root tree has. Of `seed` UUIDs are made; without one, of the
+    /// machine's randomness.
+    pub(crate) fn load(roots: &Roots, highest: u64, seed: Option<u64>) -> Subvols {
         let subvols = Subvols {
             all: RwLock::new(Rank::Leaf, FxHashMap::default()),
             coming: RwLock::new(Rank::Leaf, FxHashSet::default()),
             share_nodes: AtomicBool::new(false),
             some_closed: AtomicBool::new(false),
             announced: AtomicU64::new(0),
-            highest: AtomicU64::new(FIRST_FREE_OBJECTID - 1),
+            highest: AtomicU64::new(highest.max(FIRST_FREE_OBJECTID - 1)),
             uuids: Uuids::new(seed),
         };
         subvols.follow(roots, roots.trees.iter().map(|(id, _)| id));

@@ -1,15 +1,21 @@
 //! Volumes without a valid free-space tree: the first mount that writes makes one, and takes the
-//! version 1 space cache away. Volumes and caches are the kernel's.
+//! version 1 space cache away; also where the tree is valid and something of a cache is left. Volumes and caches are
+//! the kernel's.
 
 use crate::common;
 use blockdev::BlockDevice;
 use blocksim::SimDevice;
 use btrfs_disk::ids::compat_ro::{FREE_SPACE_TREE, FREE_SPACE_TREE_VALID};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_disk::ids::{FREE_SPACE_OBJECTID, ORPHAN_OBJECTID};
+use btrfs_disk::items::InodeItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, TreeId};
+use btrfs_fs::{BtrfsFs, Caller, Options};
 use btrfs_volume::{OpenOptions, Volume};
 use common::kernel::{btrfs, kernel};
 use common::likeness::assert_like;
 use common::{CX, Image};
+use fuzzing::patch::Patch;
 use std::path::Path;
 use std::sync::Arc;
 use testkit::compare::{Rules, TreeSnapshot};
@@ -223,6 +229,140 @@ fn a_crash_meanwhile_leaves_one_of_the_two() {
     }
     println!("{before} states of before, {after} with the tree");
     assert!(before > 0 && after > 0, "this shows little");
+}
+
+/// Items of a cache in the root tree.
+struct Cache {
+    header: (Key, Vec<u8>),
+    ino: u64,
+}
+
+/// What `caches` counts, by our own reading.
+fn all_caches(patch: &Patch) -> Vec<Cache> {
+    let items = patch.items(TreeId::ROOT).into_iter();
+    let headers = items.filter(|(key, _)| key.objectid == FREE_SPACE_OBJECTID && key.kind == 0);
+    let cache = |(key, data): (Key, Vec<u8>)| Cache {
+        ino: u64::from_le_bytes(*data.first_chunk().expect("a header begins with a key")),
+        header: (key, data),
+    };
+    headers.map(cache).collect()
+}
+
+/// A volume with a valid free-space tree whose root tree has caches as well: as kernels 4.5 to 5.10 left them,
+/// or, `half_erased`, as a newer one does where it was interrupted in erasing them. Their numbers, ascending.
+fn with_both(half_erased: bool) -> (Image, Vec<u64>) {
+    let (image, tree) = with_cache(&[], 1200 * MIB, |_| ());
+    let patch = Patch::new(&image.path);
+    let caches = all_caches(&patch);
+    caches.iter().for_each(|cache| patch.remove(TreeId::ROOT, cache.header.0));
+    drop(patch);
+    // Without their headers they are nobody's.
+    let fs = open_path(&image.path).expect("it converts");
+    same(&tree, &common::snapshot(&fs));
+    fs.destroy().expect("close");
+    drop(fs);
+    let patch = Patch::new(&image.path);
+    for Cache { header: (key, data), ino } in &caches {
+        let orphan = Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, *ino);
+        match half_erased {
+            false => patch.insert(TreeId::ROOT, *key, data),
+            true => patch.insert(TreeId::ROOT, orphan, &[]),
+        }
+        let item = Key::new(*ino, kind::INODE_ITEM, 0);
+        let nlink = u32::from(!half_erased);
+        patch.edit_as::<InodeItem>(TreeId::ROOT, item, |inode| inode.nlink = nlink);
+    }
+    if !half_erased {
+        patch.edit_super(|sb| sb.fields.cache_generation = sb.fields.generation.0);
+    }
+    common::assert_sound(&image.path);
+    let mut numbers: Vec<u64> = caches.into_iter().map(|cache| cache.ino).collect();
+    numbers.sort_unstable();
+    (image, numbers)
+}
+
+/// As many subvolumes as the numbers of the caches would take, each with a file.
+fn make_subvolumes(fs: &BtrfsFs, count: u64) -> Vec<u64> {
+    let make = |n: u64| {
+        let name = format!("made{n}");
+        let made = fs.create_subvolume(&Caller::root(), fs.root(), name.as_bytes());
+        let (id, root) = made.expect("create a subvolume");
+        let file = fs.mknod(&CX, root.attr.ino, b"file", FileKind::File, 0o644, 0);
+        fs.write(&CX, file.expect("create").attr.ino, 0, &[n as u8; 5000], Default::default())
+            .expect("write");
+        id.0
+    };
+    (0..count).map(make).collect()
+}
+
+/// The kernel erases a cache with all items of its number: those of a subvolume that has the same are gone. So
+/// none gets such a number, and the caches go before it comes to that.
+fn spares_subvolumes(half_erased: bool) {
+    let (image, caches) = with_both(half_erased);
+    let last = *caches.last().expect("the kernel was to write a cache");
+    let fs = open_path(&image.path).expect("open");
+    let made = make_subvolumes(&fs, last - 250);
+    let after = common::snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    assert!(made.iter().all(|id| *id > last), "{made:?} beside caches {caches:?}");
+    let patch = Patch::new(&image.path);
+    let left = |(key, _): &(Key, Vec<u8>)| caches.contains(&key.objectid);
+    assert_eq!(patch.items(TreeId::ROOT).iter().filter(|item| left(item)).count(), 0);
+    assert!(all_caches(&patch).is_empty());
+    let fields = superblock(Arc::new(common::open_device(&image.path, true))).fields;
+    assert!(half_erased || fields.cache_generation == 0, "the kernel is to leave them alone");
+    drop(patch);
+    // Who takes all of a number is the kernel, which is to find none.
+    kernel(&image.path, "noatime", |_| ());
+    judge(&image.path, &after);
+}
+
+#[test]
+fn what_older_kernels_left_of_a_cache_costs_no_subvolume() {
+    testkit::require!(kernel_btrfs);
+    spares_subvolumes(false);
+}
+
+#[test]
+fn what_a_kernel_began_to_erase_costs_no_subvolume() {
+    testkit::require!(kernel_btrfs);
+    spares_subvolumes(true);
+}
+
+/// As an earlier version of Spinney left it: a subvolume has the number of a cache's inode.
+#[test]
+fn a_subvolume_of_a_caches_number_is_kept() {
+    testkit::require!(kernel_btrfs);
+    for half_erased in [false, true] {
+        let image = Image::new(300 * MIB, &[]);
+        kernel(&image.path, "noatime", |mount| {
+            btrfs(mount, &["subvolume", "create", "/sub"]);
+            std::fs::write(mount.join("sub/file"), "content").expect("write");
+        });
+        let patch = Patch::new(&image.path);
+        let (group, _) = patch.some(TreeId::EXTENT, |key, _| key.kind == kind::BLOCK_GROUP_ITEM);
+        let inode = Key::new(256, kind::INODE_ITEM, 0);
+        let (mode, nlink) = (vfs::mode::S_IFREG | 0o600, u32::from(!half_erased));
+        let item = InodeItem { generation: 7, transid: 7, mode, nlink, ..InodeItem::default() };
+        patch.insert(TreeId::ROOT, inode, &item.to_vec());
+        if half_erased {
+            let orphan = Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, 256);
+            patch.insert(TreeId::ROOT, orphan, &[]);
+        } else {
+            let header = [&inode.to_bytes()[..], &[0; 24]].concat();
+            let at = Key::new(FREE_SPACE_OBJECTID, 0, group.objectid);
+            patch.insert(TreeId::ROOT, at, &header);
+            patch.edit_super(|sb| sb.fields.cache_generation = sb.fields.generation.0);
+        }
+        drop(patch);
+        let fs = open_path(&image.path).expect("open");
+        let before = common::snapshot(&fs);
+        fs.destroy().expect("close");
+        drop(fs);
+        kernel(&image.path, "noatime", |_| ());
+        judge(&image.path, &before);
+    }
 }
 
 /// A volume that the kernel filled to its last byte opens, or is left as it was.

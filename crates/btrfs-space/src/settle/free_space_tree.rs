@@ -1,6 +1,7 @@
 //! A free-space tree for a volume that has none (version 1 space cache), or none that is valid:
 //! the first commit of a mount that writes makes it. The cache goes in the same commit, and the
-//! superblock says both at once, so a crash knows before and after alone.
+//! superblock says both at once, so a crash knows before and after alone. What is left of a cache beside a
+//! valid tree goes alike.
 //!
 //! Invariant: the tree is made of the extent tree of the last commit, before anything else of this
 //! one; what this one takes and frees comes on top, as in every commit.
@@ -19,22 +20,27 @@ use btrfs_disk::{Key, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader, TreeRoot};
 
 impl<R: NodeReader> Settle<'_, R> {
-    /// To be called before all edits. Where the volume has a valid one by now, nothing is done.
+    /// To be called before all edits. Where the volume has a valid one by now, the version 1 space cache goes
+    /// alone.
     pub fn make_free_space_tree(&mut self) -> Result<()> {
         let had = self.superblock.fields.compat_ro_flags;
-        if had & FREE_SPACE_TREE != 0 && had & FREE_SPACE_TREE_VALID != 0 {
-            return Ok(());
+        if had & FREE_SPACE_TREE == 0 || had & FREE_SPACE_TREE_VALID == 0 {
+            self.fill_tree()?;
         }
+        self.drop_space_cache()?;
+        let fields = &mut self.superblock.fields;
+        fields.compat_ro_flags |= FREE_SPACE_TREE | FREE_SPACE_TREE_VALID;
+        fields.cache_generation = 0;
+        Ok(())
+    }
+
+    fn fill_tree(&mut self) -> Result<()> {
         self.begin_tree()?;
         let extent = self.root(TreeId::EXTENT)?;
         for (start, len) in self.committed_groups()? {
             let items = self.free_space_of(&extent, start, len)?;
             self.apply_changes(TreeId::FREE_SPACE, items)?;
         }
-        self.drop_space_cache()?;
-        let fields = &mut self.superblock.fields;
-        fields.compat_ro_flags |= FREE_SPACE_TREE | FREE_SPACE_TREE_VALID;
-        fields.cache_generation = 0;
         Ok(())
     }
 

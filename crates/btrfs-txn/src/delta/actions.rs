@@ -65,7 +65,7 @@ pub enum TreeAction {
     /// Nodes and content move elsewhere, behind everything else.
     Move(Arc<Move>),
     /// A free-space tree, of a volume that has none or whose own is not valid; a version 1 space
-    /// cache goes.
+    /// cache goes, in any case.
     FreeSpaceTree,
     /// A UUID tree of these entries, by ascending key, of a volume that has none.
     MakeUuidTree(Arc<[(Key, Box<[u8]>)]>),

@@ -4,12 +4,13 @@
 
 use crate::common;
 use blockdev::{BlockDevice, MemDevice};
-use blocksim::{Image, SimDevice};
+use blocksim::{Hooked, Image, SimDevice};
 use btrfs_check::Severity;
 use btrfs_disk::{Superblock, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options, ReceivedFrom, SubvolId};
 use btrfs_image::mkfs::{self, MkfsOptions};
 use btrfs_volume::{OpenOptions, Volume};
+use common::unreadable::Unreadable;
 use fuzzing::hostile::base::Base;
 use fuzzing::hostile::leaf::Leaf;
 use std::sync::Arc;
@@ -156,20 +157,29 @@ fn what_can_be_written_again_is_not_what_was_received() {
     fs.destroy().expect("close");
 }
 
-/// All nodes that the tree ever had are damaged.
-fn lose_uuid_tree(device: &SimDevice) -> usize {
-    let (mut chunk, mut lost) = (vec![0; 1 << 20], 0);
+/// Where the device has all nodes that the tree ever had.
+fn nodes_of_uuid_tree(device: &SimDevice) -> Vec<u64> {
+    let (mut chunk, mut nodes) = (vec![0; 1 << 20], Vec::new());
     let owner = TreeId::UUID.0.to_le_bytes();
     for at in (0..512 << 20).step_by(1 << 20) {
         device.read_at(at, &mut chunk).expect("read");
         for (node, bytes) in (at..).step_by(4096).zip(chunk.chunks_exact(4096)) {
             if bytes[88..96] == owner {
-                device.write_at(node + 1000, &[!bytes[1000]]).expect("write");
-                lost += 1;
+                nodes.push(node);
             }
         }
     }
-    lost
+    nodes
+}
+
+fn lose_uuid_tree(device: &SimDevice) -> usize {
+    let nodes = nodes_of_uuid_tree(device);
+    for node in &nodes {
+        let mut byte = [0];
+        device.read_at(node + 1000, &mut byte).expect("read");
+        device.write_at(node + 1000, &[!byte[0]]).expect("write");
+    }
+    nodes.len()
 }
 
 /// Subvolumes come and go all the same, as what was received too.
@@ -202,6 +212,46 @@ fn subvolumes_come_and_go_where_the_tree_is_lost() {
     assert!(clear(&device));
     open(&device, true).destroy().expect("close");
     judge(&device);
+}
+
+/// Once is enough: later commits do not call it up to date, and nor does our check find anything then.
+#[test]
+fn a_tree_that_could_not_be_read_for_a_moment_lags() {
+    for what in ["create", "snapshot", "receive", "delete"] {
+        let device = new_volume();
+        // One that the superblock calls up to date.
+        assert!(clear(&device));
+        let fs = open(&device, true);
+        subvolume(&fs, "sub");
+        subvolume(&fs, "other");
+        fs.destroy().expect("close");
+        assert!(is_current(&device));
+        let nodes = nodes_of_uuid_tree(&device).into_iter().map(|at| at..at + 4096).collect();
+        let hooked = Hooked { below: device.clone(), hook: Unreadable::new(nodes) };
+        let hooked = Arc::new(hooked);
+        let options = Options { background: false, ..Options::default() };
+        let fs = BtrfsFs::open_device(hooked.clone(), options).expect("open");
+        let sub = common::find(&fs, fs.root(), "sub").expect("there");
+        match what {
+            "create" => drop(subvolume(&fs, "new")),
+            "snapshot" => drop(snap(&fs, sub, "new", true).expect("a snapshot")),
+            "receive" => receive(&fs, fs.subvolume_of(sub).expect("a subvolume").0, SENT),
+            _ => {
+                fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), b"sub"))
+                    .expect("delete");
+            }
+        }
+        hooked.hook.mend();
+        fs.sync().expect("sync");
+        subvolume(&fs, "later");
+        fs.destroy().expect("close");
+        assert!(!is_current(&device), "{what}: the kernel is to make it right");
+        judge(&device);
+        assert!(clear(&device));
+        open(&device, true).destroy().expect("close");
+        assert!(is_current(&device));
+        judge(&device);
+    }
 }
 
 /// What no commit brought to its end, and is deleted before another one, is listed nowhere.

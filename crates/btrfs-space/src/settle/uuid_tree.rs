@@ -3,7 +3,7 @@
 //! What is in it follows from the root items of subvolumes, so it may go at any time (`forget.rs`).
 //!
 //! Invariant: the superblock calls the tree up to date (`uuid_tree_generation`) in the commit that
-//! makes it, and not any more in the one that takes it away.
+//! makes it, and not any more in the one that takes it away or cannot note something in it.
 //!
 //! What it does not know: what belongs into it, and when it is wanted.
 
@@ -29,7 +29,12 @@ impl<R: NodeReader> Settle<'_, R> {
     /// Takes it away. Nothing of it may be edited in the same commit; it comes before the drain.
     pub fn forget_uuid_tree(&mut self) -> Result<()> {
         self.forget_tree(TreeId::UUID)?;
-        self.superblock.fields.uuid_tree_generation = 0;
+        self.uuid_tree_lags();
         Ok(())
+    }
+
+    /// It does not say all that there is: the kernel's next mount that writes goes through it.
+    pub fn uuid_tree_lags(&mut self) {
+        self.superblock.fields.uuid_tree_generation = 0;
     }
 }

@@ -90,6 +90,7 @@ pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops>
             TreeAction::Received { id, form } => received(settle, *id, form)?,
             TreeAction::Kill { id } => kill(settle.root_item(*id)?),
             TreeAction::ForgetUuidTree => settle.forget_uuid_tree()?,
+            TreeAction::UuidTreeLags => settle.uuid_tree_lags(),
             TreeAction::ForgetQuotas => settle.forget_quotas()?,
             TreeAction::OtherDefault => settle.set_incompat(incompat::DEFAULT_SUBVOL),
             _ => {}

@@ -71,6 +71,8 @@ pub enum TreeAction {
     MakeUuidTree(Arc<[(Key, Box<[u8]>)]>),
     /// The UUID tree goes, and nothing of it changes in the epoch.
     ForgetUuidTree,
+    /// The UUID tree does not say all that the epoch changes of subvolumes: nobody is to go by it.
+    UuidTreeLags,
     /// The quota tree goes, and nothing of it is read nor changes in the epoch.
     ForgetQuotas,
     /// The superblock says that a mount does not begin at the top level of itself.

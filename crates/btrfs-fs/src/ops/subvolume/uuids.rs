@@ -2,13 +2,15 @@
 //!
 //! Invariants: what can fail comes before an operation changes anything, for halfway through an error would end the
 //! volume. Where the tree is damaged root items alone say what it would repeat, and the subvolume comes or goes all
-//! the same: nobody here looks anything up in it.
+//! the same: nobody here looks anything up in it. The superblock then does not call the tree up to date any more, and the
+//! kernel makes it right.
 //!
 //! Volumes without the tree get one by the next mount (`uuid_tree.rs`). What it does not know: what subvolumes there are.
 
 use crate::error::IntoFs;
 use btrfs_disk::key::kind::{UUID_KEY_RECEIVED_SUBVOL, UUID_KEY_SUBVOL};
 use btrfs_disk::{Key, TreeId};
+use btrfs_txn::delta::{ActionCost, TreeAction};
 use btrfs_txn::{ObjectId, Op};
 use vfs::Result;
 
@@ -57,26 +59,35 @@ impl Note {
 }
 
 /// Those that can be noted: the tree can be read there.
-pub(super) struct Notable(Vec<(Note, Key)>);
+pub(super) struct Notable {
+    notes: Vec<(Note, Key)>,
+    /// Not all.
+    lags: bool,
+}
 
 /// Before the operation changes anything.
 pub(super) fn notable(op: &Op<'_>, notes: &[Note]) -> Result<Notable> {
-    let mut notable = Vec::with_capacity(notes.len());
+    let mut notable = Notable { notes: Vec::with_capacity(notes.len()), lags: false };
     for note in notes {
         let Some(key) = note.key(op) else { continue };
         match op.view.get(TreeId::UUID, &key).fs() {
-            Ok(_) => notable.push((*note, key)),
+            Ok(_) => notable.notes.push((*note, key)),
             Err(error) if error.is_of_medium() => {
                 tracing::warn!(tree = note.tree.0, %error, "not said in the UUID tree");
+                notable.lags = true;
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(Notable(notable))
+    Ok(notable)
 }
 
 impl Notable {
     pub(super) fn put(self, op: &Op<'_>) -> Result<()> {
-        self.0.into_iter().try_for_each(|(note, key)| note.put(op, key))
+        if self.lags {
+            // The superblock alone changes, which a commit writes in any case.
+            op.act(TreeAction::UuidTreeLags, ActionCost::default());
+        }
+        self.notes.into_iter().try_for_each(|(note, key)| note.put(op, key))
     }
 }

@@ -120,7 +120,7 @@ const FS: Table = &[
         ],
     ),
     ("device_stats", &["error", "reserve"]),
-    ("log", &["error", "stats", "ino", "names", "inode", "extents", "writeback"]),
+    ("log", &["error", "options", "stats", "ino", "names", "inode", "extents", "writeback"]),
     (
         "commit",
         &[

@@ -4,14 +4,17 @@
 //! on.
 
 use crate::{common, logs};
+use btrfs_disk::ids::incompat;
+use btrfs_fs::Options;
 use common::kernel::btrfs;
 use crash::Crash;
+use fuzzing::patch::Patch;
 use logs::{crash, world};
 use testkit::compare::TreeSnapshot;
 use testkit::ops::{Config, Op, OpKind, Session, generate};
 use testkit::oracle::{KernelMount, TempDir, colliding_names};
 use testkit::posix_ops::PosixFs;
-use vfs::{FallocateMode, RenameMode};
+use vfs::{FallocateMode, FileSystem, RenameMode};
 use world::World;
 
 /// Named sequences: what is committed, and what a crash interrupts. `/` stands for an
@@ -283,6 +286,31 @@ fn compressed_content_and_content_without_checksums() {
         let base = |fs: &PosixFs, _: &KernelMount| extent_base(&World(fs));
         let work = |fs: &PosixFs, _: &KernelMount| extent_work(&World(fs));
         Crash::new(&[], option, base, work).judge();
+    }
+}
+
+/// What compresses in a way that the volume did not know is said in the superblock of the next commit alone.
+#[test]
+fn compression_that_only_the_log_has_is_announced() {
+    testkit::require!(kernel_btrfs);
+    let kinds = [("zstd", incompat::COMPRESS_ZSTD), ("lzo", incompat::COMPRESS_LZO)];
+    for ((kind, bit), size) in kinds.into_iter().flat_map(|kind| [(kind, 900), (kind, 400_000)]) {
+        let base = |fs: &PosixFs, _: &KernelMount| _ = World(fs).create("file");
+        let work = |fs: &PosixFs, mount: &KernelMount| {
+            btrfs(mount, &["property", "set", "/file", "compression", kind]);
+            std::fs::write(mount.join("file"), vec![b'x'; size]).expect("write");
+            World(fs).fsync("file");
+        };
+        let crash = Crash::new(&[], "", base, work);
+        assert!(crash::has_log(&crash.image), "the kernel left no log");
+        Patch::new(&crash.image).edit_super(|sb| sb.fields.incompat_flags &= !bit);
+        let fs = crash::open(&crash.image, Options::default()).expect("replayed");
+        assert_eq!(common::read(&fs, fs.root(), "file").len(), size);
+        fs.destroy().expect("close");
+        drop(fs);
+        let flags = crash::superblock(&crash.image).fields.incompat_flags;
+        assert_ne!(flags & bit, 0, "{kind}, {size} bytes: {flags:#x}");
+        common::check_ourselves(&crash.image);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::error::IntoFs;
 use crate::extents::{AT_A_TIME, drop_range, map_step, put_extent};
 use crate::ino::InodeId;
 use crate::inode::State;
+use crate::options::compression::incompat_of;
 use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
@@ -38,7 +39,8 @@ impl Replay<'_> {
         self.drop_extents(id, &mut state, start, end)?;
         self.done.extents += 1;
         match logged {
-            FileExtent::Inline { ram_bytes, .. } => {
+            FileExtent::Inline { ram_bytes, compression, .. } => {
+                self.announce(compression);
                 self.op.put(id, EXTENT_DATA, start, data.clone());
                 state.item.nbytes = state.item.nbytes.saturating_add(ram_bytes);
             }
@@ -55,6 +57,7 @@ impl Replay<'_> {
                     self.put(id, state);
                     return Ok(());
                 }
+                self.announce(compression);
                 put_extent(&self.op, id, &mut state, start, &fields);
                 self.refer(id, start, &fields)?;
                 if written && state.item.flags & inode_flags::NODATASUM == 0 {
@@ -64,6 +67,13 @@ impl Replay<'_> {
         }
         self.put(id, state);
         Ok(())
+    }
+
+    /// The log's own superblock may not know of it: who compresses so first says it in the next commit's.
+    fn announce(&self, compression: Compression) {
+        if !self.core.health.is_read_only() {
+            self.core.volume.announce(incompat_of(compression));
+        }
     }
 
     /// What the file has in [start, end) goes, a part at a time. True if there was anything.

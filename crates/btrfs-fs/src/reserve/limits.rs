@@ -352,7 +352,9 @@ impl Limits {
         let flags = table.flags;
         let is = |flag| flags & qgroup_status::ON != 0 && flags & flag != 0;
         table.simple = is(qgroup_status::SIMPLE);
-        self.rescans.store(is(qgroup_status::RESCAN), Ordering::Relaxed);
+        // Simple ones are never counted anew, whatever stands there: no commit would end it.
+        let rescans = is(qgroup_status::RESCAN) && !table.simple;
+        self.rescans.store(rescans, Ordering::Relaxed);
         self.simple.store(table.simple, Ordering::Relaxed);
         self.any.store(!table.groups.is_empty(), Ordering::Relaxed);
         Ok(())

@@ -11,7 +11,7 @@ use crate::{common, watch};
 use btrfs_check::{FindingKind, Severity};
 use btrfs_disk::ids::{BALANCE_OBJECTID, ORPHAN_OBJECTID};
 use btrfs_disk::items::{BalanceItem, QgroupInfo, QgroupLimit, QgroupStatus, RootItem};
-use btrfs_disk::items::{balance_filter, balance_flags};
+use btrfs_disk::items::{balance_filter, balance_flags, qgroup_status};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_fs::{BalanceState, BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId};
@@ -342,6 +342,30 @@ fn base() -> Image {
     drop(fs);
     common::check_ourselves(&image.path);
     image
+}
+
+/// Simple quotas are never counted anew, so no commit would be the last of a rescan: none begins.
+#[test]
+fn simple_quotas_are_not_counted_anew() {
+    testkit::require!(kernel_btrfs);
+    let image = simple_base();
+    let patch = Patch::new(&image.path);
+    patch.edit_as::<QgroupStatus>(TreeId::QUOTA, STATUS, |status| {
+        assert_ne!(status.flags & qgroup_status::SIMPLE, 0);
+        status.flags |= qgroup_status::RESCAN;
+    });
+    drop(patch);
+    let fs = image.open_with(Options { background: true, ..Options::default() });
+    fs.mknod(&CX, fs.root(), b"new", FileKind::File, 0o644, 0).expect("create");
+    fs.sync().expect("sync");
+    let commits = || common::stat(&fs, "commit.count");
+    let before = commits();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(commits() <= before + 1, "a volume at rest: {before}, then {} commits", commits());
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_ourselves(&image.path);
 }
 
 /// The same with simple quotas; all of them count something, and two are in a group.

@@ -21,7 +21,7 @@ use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
 use crate::gather::Gathered;
 use crate::mount::{self, Breaker, failed};
 use crate::mount_table;
-use crate::notify::{NAMES_THREAD, Notifier};
+use crate::notify::{Notifier, Subject};
 use crate::polling::{Pollers, Polling};
 use crate::sys;
 use crate::uring::{End, Server};
@@ -189,13 +189,11 @@ impl Session {
     }
 
     fn spawn_notifying(&mut self, spawner: &Spawner) -> Result<()> {
-        let (notifier, vital) = (self.notifier.clone(), self.vital());
-        self.notifying.push(spawner.spawn("fuse-notify", move || {
-            let _vital = vital;
-            notifier.run();
-        })?);
-        let (notifier, vital) = (self.notifier.clone(), Arc::new(self.vital()));
-        self.notifying.push(spawner.spawn(NAMES_THREAD, move || notifier.run_names(vital))?);
+        for subject in [Subject::Inodes, Subject::Names] {
+            let (notifier, vital) = (self.notifier.clone(), Shared(Arc::new(self.vital())));
+            let work = move || notifier.run(subject, vital);
+            self.notifying.push(spawner.spawn(subject.thread(), work)?);
+        }
         Ok(())
     }
 
@@ -412,8 +410,29 @@ impl Drop for Vital {
         if thread::panicking() {
             tracing::error!("a server thread panicked: the connection ends");
         }
+        self.end();
+    }
+}
+
+impl Vital {
+    fn end(&self) {
         self.breaker.end();
         self.dispatcher.connection_ended();
+    }
+}
+
+/// Of a thread that has others beside it: the connection ends with the last of them, or where one panics.
+#[derive(Clone)]
+struct Shared(Arc<Vital>);
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!(
+                "a thread that tells the kernel what changed panicked: the connection ends"
+            );
+            self.0.end();
+        }
     }
 }
 

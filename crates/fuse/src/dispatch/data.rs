@@ -92,7 +92,7 @@ impl Dispatcher {
         let (ino, datasync) = (self.ino(request), arg.fsync_flags & FSYNC_FDATASYNC != 0);
         self.fs.fsync_opened(ino, arg.fh, datasync)?;
         if self.writeback
-            && let Some(last) = self.notifier.last()
+            && let Some(last) = self.notifier.last(ino)
         {
             // The count of blocks has settled: the kernel, which keeps the attributes, is about to hear it.
             self.waiters.wait(request.origin, last, &self.notifier);

@@ -7,6 +7,7 @@ use crate::abi::record::*;
 use crate::abi::{Wire, fattr};
 use crate::config::Controls;
 use crate::device::Device;
+use crate::notify::Subject;
 use std::time::Duration;
 use testkit::RefFs;
 use vfs::{Asker, Controlled, FileKind};
@@ -193,7 +194,7 @@ fn who_works_for_long_fetches_pages_all_the_same() {
             std::thread::yield_now();
         }
         assert!(!working.is_finished(), "it waits for who tells the kernel");
-        scope.spawn(|| served.notifier.run());
+        scope.spawn(|| served.notifier.run(Subject::Inodes, ()));
         let outcome = working.join().expect("no panic");
         served.notifier.close();
         outcome

@@ -1,14 +1,16 @@
-//! What the kernel is to hear of inodes, in the order in which it was said.
+//! What the kernel is to hear of inodes, of each in the order in which it was said.
 //!
 //! None of it takes a lock that somebody can hold for as long as he likes: of attributes none at all,
-//! of content those of pages, which are held by who waits for us. One thread sends.
+//! of content those of pages, which are held by who waits for us. But while the kernel drops content it waits for each page
+//! that was written through a map, one behind the other: of one file for seconds, or minutes where writers are slowed down.
+//! Other inodes do not wait for that (`lines`).
 //!
 //! Invariants: of what says the same of an inode one message is queued, of its content not many. One
 //! that is queued stands for what changes until it begins to be sent, but not for what is
 //! to come behind zeros.
 
-use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, VecDeque};
+use super::lines::{self, Lines, State};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use vfs::Ino;
@@ -19,134 +21,124 @@ const RANGES: usize = 64;
 /// All of a file, as the kernel hears it.
 const WHOLE: (i64, i64) = (0, 0);
 
-/// The place of a message in the queue's history.
+/// A message of an inode's, by its place in the history of all. Of one inode the greater comes later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct Ticket {
+    ino: Ino,
+    number: u64,
+}
 
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Message {
-    Attributes(Ino),
+    Attributes,
     Data {
-        ino: Ino,
         offset: i64,
         len: i64,
     },
     /// Less than a page.
-    Zeros {
-        ino: Ino,
-        range: Range<u64>,
-    },
+    Zeros(Range<u64>),
     /// One that was taken back.
     Nothing,
 }
 
-/// What of an inode is queued.
+/// Messages by their numbers, which grow.
 #[derive(Default)]
-struct Pending {
-    attributes: Option<Ticket>,
+pub(super) struct Queue {
+    messages: VecDeque<(u64, Message)>,
+    sending: Option<u64>,
+    attributes: Option<u64>,
     /// By range, where nothing else must come between.
-    data: Vec<((i64, i64), Ticket)>,
-}
-
-#[derive(Default)]
-struct Queue {
-    messages: VecDeque<Message>,
-    pending: HashMap<Ino, Pending>,
-    /// Messages ever queued, and those of them that the kernel has acted upon.
-    queued: u64,
-    sent: u64,
-    /// There is a thread that sends; nobody waits without.
-    running: bool,
-    closed: bool,
+    data: Vec<((i64, i64), u64)>,
 }
 
 impl Queue {
-    fn add(&mut self, message: Message) -> Ticket {
-        self.queued += 1;
-        self.messages.push_back(message);
-        Ticket(self.queued)
+    fn add(&mut self, number: u64, message: Message) -> u64 {
+        self.messages.push_back((number, message));
+        number
     }
 
-    fn push(&mut self, message: Message) -> Ticket {
+    /// The number of the message that stands for this one.
+    fn push(&mut self, number: u64, message: Message) -> u64 {
         match message {
-            Message::Attributes(ino) => {
-                if let Some(ticket) = self.pending.entry(ino).or_default().attributes {
-                    return ticket;
+            Message::Attributes => {
+                if let Some(queued) = self.attributes {
+                    return queued;
                 }
-                let ticket = self.add(message);
-                self.pending.entry(ino).or_default().attributes = Some(ticket);
-                ticket
+                self.attributes = Some(number);
             }
-            Message::Data { ino, offset, len } => self.push_data(ino, (offset, len)),
-            Message::Zeros { ino, .. } => {
-                if let Some(pending) = self.pending.get_mut(&ino) {
-                    pending.data.clear();
-                }
-                self.add(message)
-            }
-            Message::Nothing => self.add(message),
+            Message::Data { offset, len } => return self.push_data(number, (offset, len)),
+            Message::Zeros { .. } => self.data.clear(),
+            Message::Nothing => {}
         }
+        self.add(number, message)
     }
 
-    fn push_data(&mut self, ino: Ino, range: (i64, i64)) -> Ticket {
-        let data = &mut self.pending.entry(ino).or_default().data;
-        let covers = |queued: &&((i64, i64), Ticket)| queued.0 == range || queued.0 == WHOLE;
-        if let Some((_, ticket)) = data.iter().find(covers) {
-            return *ticket;
+    fn push_data(&mut self, number: u64, range: (i64, i64)) -> u64 {
+        let covers = |queued: &&((i64, i64), u64)| queued.0 == range || queued.0 == WHOLE;
+        if let Some((_, queued)) = self.data.iter().find(covers) {
+            return *queued;
         }
-        let range = if data.len() < RANGES { range } else { WHOLE };
-        let (offset, len) = range;
-        let ticket = self.add(Message::Data { ino, offset, len });
-        self.pending.entry(ino).or_default().data.push((range, ticket));
-        ticket
+        let range = if self.data.len() < RANGES { range } else { WHOLE };
+        self.data.push((range, number));
+        self.add(number, Message::Data { offset: range.0, len: range.1 })
     }
+
+    /// The kernel has acted upon all up to this one.
+    fn is_past(&self, number: u64) -> bool {
+        let first = self.sending.or(self.messages.front().map(|(first, _)| *first));
+        first.is_none_or(|first| first > number)
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.messages.back().map(|(last, _)| *last).or(self.sending)
+    }
+}
+
+impl lines::Line for Queue {
+    type Item = Message;
+    /// Short: who waits does so for `PATIENCE`, and waits for another inode's moment, too.
+    /// Chosen, not measured.
+    const MOMENT: Duration = Duration::from_millis(2);
 
     /// The next one, which stands for nothing more from now on.
-    fn pop(&mut self) -> Option<Message> {
-        let message = self.messages.pop_front()?;
-        let ticket = Ticket(self.queued - self.messages.len() as u64);
-        if let Message::Attributes(ino) | Message::Data { ino, .. } = message
-            && let Some(pending) = self.pending.get_mut(&ino)
-        {
-            pending.attributes.take_if(|queued| *queued == ticket);
-            pending.data.retain(|(_, queued)| *queued != ticket);
-            if pending.attributes.is_none() && pending.data.is_empty() {
-                self.pending.remove(&ino);
-            }
-        }
+    fn begin(&mut self) -> Option<Message> {
+        let (number, message) = self.messages.pop_front()?;
+        self.attributes.take_if(|queued| *queued == number);
+        self.data.retain(|(_, queued)| *queued != number);
+        self.sending = Some(number);
         Some(message)
     }
-}
 
-pub(super) struct Inodes {
-    queue: Mutex<Queue>,
-    wake: Condvar,
-    /// Somebody in `wait` may go on.
-    sent: Condvar,
-}
-
-impl Inodes {
-    pub(super) fn new() -> Inodes {
-        Inodes { queue: Mutex::default(), wake: Condvar::new(), sent: Condvar::new() }
+    fn sent(&mut self) {
+        self.sending = None;
     }
 
-    pub(super) fn push(&self, message: Message) -> Ticket {
-        let mut queue = self.queue.lock();
-        if queue.closed {
-            return Ticket(queue.queued);
-        }
-        let ticket = queue.push(message);
-        self.wake.notify_one();
-        ticket
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+}
+
+pub(super) type Inodes = Lines<Queue>;
+
+impl State<Queue> {
+    fn has_acted(&self, ticket: Ticket) -> bool {
+        self.lines.get(&ticket.ino).is_none_or(|queue| queue.is_past(ticket.number))
+    }
+}
+
+impl Lines<Queue> {
+    pub(super) fn say(&self, ino: Ino, message: Message) -> Ticket {
+        let number = self.push(ino, |queue, number| queue.push(number, message));
+        Ticket { ino, number: number.unwrap_or(0) }
     }
 
     /// A message is not sent any more. False: it was, or is being sent.
     pub(super) fn take_back(&self, ticket: Ticket) -> bool {
-        let mut queue = self.queue.lock();
-        let first = queue.queued - queue.messages.len() as u64 + 1;
-        let place = ticket.0.checked_sub(first).and_then(|place| usize::try_from(place).ok());
-        match place.and_then(|place| queue.messages.get_mut(place)) {
-            Some(message) => {
+        let mut state = self.lock();
+        let messages = state.lines.get_mut(&ticket.ino).map(|queue| &mut queue.messages);
+        let mut queued = messages.into_iter().flatten();
+        match queued.find(|(number, _)| *number == ticket.number) {
+            Some((_, message)) => {
                 *message = Message::Nothing;
                 true
             }
@@ -157,59 +149,42 @@ impl Inodes {
     /// Returns when the kernel has acted upon the message, nobody sends it any more, or after `patience`. Whether
     /// it has acted.
     pub(super) fn wait(&self, ticket: Ticket, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
-        let mut queue = self.queue.lock();
-        while queue.running && !queue.closed && queue.sent < ticket.0 {
-            if self.sent.wait_until(&mut queue, until).timed_out() {
+        self.wait_until(ticket, Instant::now() + patience)
+    }
+
+    fn wait_until(&self, ticket: Ticket, until: Instant) -> bool {
+        let mut state = self.lock();
+        while state.is_served() && !state.has_acted(ticket) {
+            if self.sent.wait_until(&mut state, until).timed_out() {
                 break;
             }
         }
-        queue.sent >= ticket.0
+        !state.is_closed() && state.has_acted(ticket)
     }
 
-    /// Somebody sends.
-    pub(super) fn is_served(&self) -> bool {
-        let queue = self.queue.lock();
-        queue.running && !queue.closed
+    /// The same of all that was said before. True where nobody sends.
+    pub(super) fn catch_up(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let state = self.lock();
+        let of = |(ino, queue): (&Ino, &Queue)| Some(Ticket { ino: *ino, number: queue.last()? });
+        let all: Vec<Ticket> = state.lines.iter().filter_map(of).collect();
+        drop(state);
+        let heard = all.into_iter().all(|last| self.wait_until(last, until));
+        heard || !self.lock().is_served()
     }
 
-    /// The last of the messages that the kernel has not acted upon yet.
-    pub(super) fn last(&self) -> Option<Ticket> {
-        let queue = self.queue.lock();
-        (queue.sent < queue.queued).then_some(Ticket(queue.queued))
-    }
-
-    /// Sends what is queued until `close`.
-    pub(super) fn run(&self, send: impl Fn(&Message)) {
-        let mut queue = self.queue.lock();
-        queue.running = true;
-        while !queue.closed {
-            let Some(message) = queue.pop() else {
-                self.wake.wait(&mut queue);
-                continue;
-            };
-            drop(queue);
-            send(&message);
-            queue = self.queue.lock();
-            queue.sent += 1;
-            self.sent.notify_all();
-        }
-    }
-
-    pub(super) fn close(&self) {
-        let mut queue = self.queue.lock();
-        queue.closed = true;
-        queue.messages.clear();
-        queue.pending.clear();
-        self.wake.notify_all();
-        self.sent.notify_all();
+    /// The last of the messages about an inode that the kernel has not acted upon yet.
+    pub(super) fn last(&self, ino: Ino) -> Option<Ticket> {
+        let number = self.lock().lines.get(&ino)?.last()?;
+        Some(Ticket { ino, number })
     }
 
     /// Messages that were queued where nobody sends them: of zeros, taken back or not, and of content that changed.
     #[cfg(test)]
     pub(super) fn queued(&self) -> (usize, usize) {
-        let queue = self.queue.lock();
-        let count = |is: fn(&Message) -> bool| queue.messages.iter().filter(|m| is(m)).count();
+        let state = self.lock();
+        let all = || state.lines.values().flat_map(|queue| &queue.messages);
+        let count = |is: fn(&Message) -> bool| all().filter(|(_, message)| is(message)).count();
         (
             count(|message| matches!(message, Message::Zeros { .. } | Message::Nothing)),
             count(|message| matches!(message, Message::Data { .. })),
@@ -219,50 +194,92 @@ impl Inodes {
 
 #[cfg(test)]
 mod tests {
+    use super::lines::Line;
     use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread;
 
     fn data(offset: i64, len: i64) -> Message {
-        Message::Data { ino: Ino(1), offset, len }
+        Message::Data { offset, len }
     }
 
     fn all(queue: &mut Queue) -> Vec<Message> {
-        std::iter::from_fn(|| queue.pop()).collect()
+        std::iter::from_fn(|| queue.begin()).collect()
     }
 
     #[test]
     fn the_same_is_queued_once_until_it_is_sent() {
         let mut queue = Queue::default();
-        let first = queue.push(Message::Attributes(Ino(1)));
-        assert_eq!(queue.push(Message::Attributes(Ino(1))), first);
-        let range = queue.push(data(0, 4096));
-        assert!(range > first && queue.push(data(0, 4096)) == range);
-        assert!(queue.push(Message::Attributes(Ino(2))) > range);
-        assert_eq!(queue.pop(), Some(Message::Attributes(Ino(1))));
+        assert_eq!(queue.push(1, Message::Attributes), 1);
+        assert_eq!(queue.push(2, Message::Attributes), 1);
+        assert_eq!((queue.push(3, data(0, 4096)), queue.push(4, data(0, 4096))), (3, 3));
+        assert_eq!(queue.begin(), Some(Message::Attributes));
         // What changes while it is being sent is told behind it.
-        assert!(queue.push(Message::Attributes(Ino(1))) > range);
-        let (one, two) = (Message::Attributes(Ino(1)), Message::Attributes(Ino(2)));
-        assert_eq!(all(&mut queue), [data(0, 4096), two, one]);
-        assert!(queue.pending.is_empty());
+        assert_eq!(queue.push(5, Message::Attributes), 5);
+        assert!(!queue.is_past(1));
+        queue.sent();
+        assert!(queue.is_past(2) && !queue.is_past(3) && queue.last() == Some(5));
+        assert_eq!(all(&mut queue), [data(0, 4096), Message::Attributes]);
+        queue.sent();
+        assert!(queue.is_past(5) && queue.attributes.is_none() && queue.data.is_empty());
     }
 
     #[test]
     fn many_ranges_become_the_whole_file() {
         let mut queue = Queue::default();
-        let tickets: Vec<Ticket> = (0..1000).map(|n| queue.push(data(n << 17, 1 << 17))).collect();
-        assert!(tickets[RANGES..].iter().all(|ticket| *ticket == tickets[RANGES]));
+        let numbers: Vec<u64> =
+            (0..1000).map(|n| queue.push(n, data((n as i64) << 17, 1 << 17))).collect();
+        assert!(numbers[RANGES..].iter().all(|number| *number == RANGES as u64));
         let all = all(&mut queue);
         assert_eq!((all.len(), &all[RANGES]), (RANGES + 1, &data(0, 0)));
-        assert!(queue.pending.is_empty());
+        assert!(queue.data.is_empty());
     }
 
     #[test]
     fn what_comes_behind_zeros_stays_there() {
         let mut queue = Queue::default();
-        let zeros = || Message::Zeros { ino: Ino(1), range: 5..9 };
-        let before = queue.push(data(0, 0));
-        let ticket = queue.push(zeros());
-        assert!(before < ticket && queue.push(data(0, 0)) > ticket);
+        let zeros = || Message::Zeros(5..9);
+        assert_eq!([data(0, 0), zeros(), data(0, 0)].map(|message| queue.push(7, message)), [7; 3]);
         assert_eq!(all(&mut queue), [data(0, 0), zeros(), data(0, 0)]);
-        assert!(queue.pending.is_empty());
+        assert!(queue.data.is_empty());
+    }
+
+    /// A thread that sends, and others where it is held up.
+    fn serve(inodes: &Arc<Inodes>, send: impl Fn(Ino, &Message) + Clone + Send + 'static) {
+        let (inodes, again) = (inodes.clone(), send.clone());
+        thread::spawn(move || inodes.serve(|| serve(&inodes, again.clone()), send));
+    }
+
+    /// A file whose pages are written one by one before they go.
+    #[test]
+    fn one_that_takes_long_holds_up_no_other() {
+        let inodes = Arc::new(Inodes::new());
+        let (report, reports) = channel();
+        let (go_on, wait) = channel::<()>();
+        let wait = Arc::new(parking_lot::Mutex::new(wait));
+        assert!(inodes.one_more());
+        serve(&inodes, move |ino, message| {
+            if (ino, message) == (Ino(1), &data(0, 0)) {
+                let _ = wait.lock().recv();
+            }
+            let _ = report.send(ino);
+        });
+        let long = inodes.say(Ino(1), data(0, 0));
+        let behind = inodes.say(Ino(1), Message::Attributes);
+        for other in 2..100 {
+            let zeros = inodes.say(Ino(other), Message::Zeros(5..9));
+            assert!(inodes.wait(zeros, Duration::from_secs(10)), "of another inode");
+            assert_eq!(reports.recv(), Ok(Ino(other)));
+        }
+        assert!(!inodes.wait(behind, Duration::from_millis(50)), "behind what takes long");
+        assert!(!inodes.take_back(long) && !inodes.catch_up(Duration::from_millis(50)));
+        assert_eq!((inodes.last(Ino(1)), inodes.last(Ino(2))), (Some(behind), None));
+        drop(go_on);
+        assert!(inodes.wait(behind, Duration::from_secs(10)));
+        assert!(inodes.catch_up(Duration::from_secs(10)) && inodes.lock().lines.is_empty());
+        assert_eq!([(); 2].map(|()| reports.recv()), [Ok(Ino(1)); 2]);
+        inodes.close();
+        assert!(inodes.catch_up(Duration::from_secs(10)), "nobody sends");
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! `*_now` methods return when the kernel has forgotten; handlers use them before they
 //! reply, and only for attributes and listings (see `dispatch/mod.rs`). The others queue: an engine
-//! may call them under its own locks, and threads of the session send: one of inodes, in order
-//! (`inodes`), and beside it those of names, which wait for whoever lists a directory (`names`). Messages about
+//! may call them under its own locks, and threads of the session send, of each inode in order (`lines`): those of inodes
+//! (`inodes`), and beside them those of names, which wait for whoever lists a directory (`names`). Messages about
 //! things that the kernel does not remember are harmless.
 
 mod inodes;
+mod lines;
 mod names;
 
 pub(crate) use inodes::Ticket;
@@ -32,12 +33,26 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// Chosen, not measured.
 const LONG_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a thread is called that tells of names.
-pub(crate) const NAMES_THREAD: &str = "fuse-names";
+/// What a thread tells of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Subject {
+    Inodes,
+    Names,
+}
+
+impl Subject {
+    /// What it is called.
+    pub(crate) fn thread(self) -> &'static str {
+        match self {
+            Subject::Inodes => "fuse-notify",
+            Subject::Names => "fuse-names",
+        }
+    }
+}
 
 impl Observer for Notifier {
     fn attributes_changed(&self, ino: Ino) {
-        self.inner.inodes.push(Message::Attributes(ino));
+        self.inner.inodes.say(ino, Message::Attributes);
     }
 }
 
@@ -72,7 +87,7 @@ impl Notifier {
 
     /// `name` appeared, vanished or now stands for something else in `parent`.
     pub fn name_changed(&self, parent: Ino, name: &[u8]) {
-        self.inner.names.push(parent, name);
+        self.inner.names.forget(parent, name);
     }
 
     /// Returns when the kernel has heard of all names that changed in these directories, or somebody is in its way.
@@ -87,24 +102,24 @@ impl Notifier {
     }
 
     pub(crate) fn attributes_changed_now(&self, ino: Ino) {
-        self.send(&Message::Attributes(ino));
+        self.send(ino, &Message::Attributes);
     }
 
     /// The kernel has no page of the directory's listing any more. Not where one may be locked: by who lists it.
     pub(crate) fn listing_changed_now(&self, dir: Ino) {
-        self.send(&Message::Data { ino: dir, offset: 0, len: 0 });
+        self.send(dir, &Message::Data { offset: 0, len: 0 });
     }
 
     /// As `data_changed`, for who may `wait` for it.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len: u64) -> Ticket {
         let clip = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.inner.inodes.push(Message::Data { ino, offset: clip(offset), len: clip(len) })
+        self.inner.inodes.say(ino, Message::Data { offset: clip(offset), len: clip(len) })
     }
 
     /// Zeros are in the kernel's page of the range from then on, which is less than a page; its size of the file is that
     /// of their end at least. To be taken back if they come too late.
     pub(crate) fn zeros(&self, ino: Ino, range: Range<u64>) -> Ticket {
-        self.inner.inodes.push(Message::Zeros { ino, range })
+        self.inner.inodes.say(ino, Message::Zeros(range))
     }
 
     /// A message is not sent any more. False: it was, or is being sent.
@@ -123,59 +138,54 @@ impl Notifier {
         acted
     }
 
-    /// The last of the messages about inodes that the kernel has not acted upon yet.
-    pub(crate) fn last(&self) -> Option<Ticket> {
-        self.inner.inodes.last()
+    /// The last of the messages about an inode that the kernel has not acted upon yet.
+    pub(crate) fn last(&self, ino: Ino) -> Option<Ticket> {
+        self.inner.inodes.last(ino)
     }
 
     /// Returns when the kernel has acted upon all that was queued before, or does not for long. Not for
     /// who serves requests.
     pub(crate) fn catch_up(&self) {
         let Inner { inodes, names, .. } = &*self.inner;
-        let heard = inodes.last().is_none_or(|last| inodes.wait(last, LONG_PATIENCE));
-        if !names.catch_up(LONG_PATIENCE) || !heard && inodes.is_served() {
+        let heard = inodes.catch_up(LONG_PATIENCE);
+        if !names.catch_up(LONG_PATIENCE) || !heard {
             tracing::warn!("the kernel has not forgotten what changed");
         }
     }
 
-    /// Sends what is queued of inodes until `close`; the body of the session's notifier thread.
-    pub(crate) fn run(&self) {
-        self.inner.inodes.run(|message| self.send(message));
-    }
-
-    /// The same of names. Where one of them has to wait for somebody another thread goes on. All of them keep a
-    /// copy of `kept` until they end.
-    pub(crate) fn run_names<K: Clone + Send + 'static>(&self, kept: K) {
-        if self.inner.names.one_more() {
-            self.send_names(kept);
+    /// Sends what is queued until `close`; the body of one of the session's threads. Where one message has to wait
+    /// another thread goes on. All of them keep a copy of `kept` until they end.
+    pub(crate) fn run<K: Clone + Send + 'static>(&self, subject: Subject, kept: K) {
+        let begins = match subject {
+            Subject::Inodes => self.inner.inodes.one_more(),
+            Subject::Names => self.inner.names.one_more(),
+        };
+        if begins {
+            self.serve(subject, &kept);
         }
     }
 
-    fn send_names<K: Clone + Send + 'static>(&self, kept: K) {
-        let names = &self.inner.names;
-        while let Some(taken) = names.take() {
-            if names.one_more() {
-                self.spawn_for_names(kept.clone());
-            }
-            self.send_name(taken.dir, &taken.name);
-            drop(taken);
-            if names.is_enough() {
-                return;
-            }
+    fn serve<K: Clone + Send + 'static>(&self, subject: Subject, kept: &K) {
+        let more = || self.spawn(subject, kept.clone());
+        match subject {
+            Subject::Inodes => self.inner.inodes.serve(more, |ino, said| self.send(ino, said)),
+            Subject::Names => self.inner.names.serve(more, |dir, name| self.send_name(dir, name)),
         }
-        names.one_less();
     }
 
-    fn spawn_for_names<K: Clone + Send + 'static>(&self, kept: K) {
-        let notifier = self.clone();
-        let made = thread::Builder::new().name(NAMES_THREAD.into()).spawn(move || {
+    fn spawn<K: Clone + Send + 'static>(&self, subject: Subject, kept: K) {
+        let (notifier, name) = (self.clone(), subject.thread());
+        let made = thread::Builder::new().name(name.into()).spawn(move || {
             sys::block_signals();
             sys::mark_io_flusher();
-            notifier.send_names(kept);
+            notifier.serve(subject, &kept);
         });
         if let Err(error) = made {
-            self.inner.names.one_less();
-            tracing::warn!("starting a thread that tells the kernel of names: {error}");
+            match subject {
+                Subject::Inodes => self.inner.inodes.one_less(),
+                Subject::Names => self.inner.names.one_less(),
+            }
+            tracing::warn!("starting {name}, which tells the kernel what changed: {error}");
         }
     }
 
@@ -184,15 +194,14 @@ impl Notifier {
         self.inner.names.close();
     }
 
-    fn send(&self, message: &Message) {
-        let node = |ino: &Ino| self.inner.nodes.to_node(*ino);
+    fn send(&self, ino: Ino, message: &Message) {
+        let nodeid = self.inner.nodes.to_node(ino);
         match message {
-            Message::Attributes(ino) => self.inval_inode(node(ino), -1, 0),
-            Message::Data { ino, offset, len } => self.inval_inode(node(ino), *offset, *len),
-            Message::Zeros { ino, range } => {
+            Message::Attributes => self.inval_inode(nodeid, -1, 0),
+            Message::Data { offset, len } => self.inval_inode(nodeid, *offset, *len),
+            Message::Zeros(range) => {
                 let size = (range.end - range.start) as u32;
-                let (nodeid, offset) = (node(ino), range.start);
-                let record = NotifyStore { nodeid, offset, size, padding: 0 };
+                let record = NotifyStore { nodeid, offset: range.start, size, padding: 0 };
                 self.transmit(notify::STORE, &record, &[&vec![0; size as usize]]);
             }
             Message::Nothing => {}

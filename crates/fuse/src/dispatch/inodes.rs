@@ -37,10 +37,14 @@ impl<T: Copy> Inodes<T> {
     }
 
     pub(super) fn of(&self, ino: Ino) -> Option<T> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return None;
         }
         self.noted.lock().get(&ino).copied()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
     }
 
     pub(super) fn has(&self, ino: Ino) -> bool {
@@ -49,7 +53,7 @@ impl<T: Copy> Inodes<T> {
 
     /// It is noted no longer. Whether it was.
     pub(super) fn take(&self, ino: Ino) -> bool {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return false;
         }
         let mut noted = self.noted.lock();

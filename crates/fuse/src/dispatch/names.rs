@@ -79,6 +79,17 @@ impl Dispatcher {
         }
     }
 
+    /// `name` came from another directory. If it is one itself its listing has another `..`, which the kernel keeps as it keeps
+    /// names. Older kernels do not lock what moves, so somebody may be listing it, with a page locked.
+    fn parent_changed(&self, request: &Request<'_>, dir: Ino, name: &[u8]) {
+        let Ok(Entry { attr, .. }) = self.fs.lookup(&request.context(0), dir, name) else { return };
+        self.fs.forget(attr.ino, 1);
+        if self.listed.take(attr.ino) {
+            let ticket = self.notifier.drop_pages(attr.ino, 0, 0);
+            self.waiters.wait(request.origin, ticket, &self.notifier);
+        }
+    }
+
     pub(super) fn mknod(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: MknodIn = request.arg()?;
         let kind = match arg.mode & libc::S_IFMT {
@@ -177,6 +188,12 @@ impl Dispatcher {
         self.fs.rename(&cx, parent, old, new_parent, new, mode)?;
         self.listing_ends(parent);
         self.listing_ends(new_parent);
+        if parent != new_parent && !self.listed.is_empty() {
+            self.parent_changed(request, new_parent, new);
+            if mode == RenameMode::Exchange {
+                self.parent_changed(request, parent, old);
+            }
+        }
         Ok(())
     }
 }

@@ -39,6 +39,17 @@ impl Served {
     }
 
     fn asked<T: Wire>(&self, opcode: Opcode, ino: Ino, arg: &T, payload: &[u8]) -> Outcome {
+        self.answered(opcode, ino, arg, payload, &mut vec![0; 1 << 16])
+    }
+
+    fn answered<T: Wire>(
+        &self,
+        opcode: Opcode,
+        ino: Ino,
+        arg: &T,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Outcome {
         let mut message = vec![0; InHeader::SIZE + T::SIZE];
         let header = InHeader {
             len: (message.len() + payload.len()) as u32,
@@ -51,7 +62,7 @@ impl Served {
         arg.store(&mut message[InHeader::SIZE..]);
         message.extend_from_slice(payload);
         let request = Request::parse(&message).expect("a request");
-        self.dispatcher.dispatch(&request, &mut vec![0; 1 << 16])
+        self.dispatcher.dispatch(&request, out)
     }
 
     fn done<T: Wire>(&self, opcode: Opcode, ino: Ino, arg: &T, payload: &[u8]) {
@@ -166,6 +177,38 @@ fn what_is_noted_of_an_inode_lasts_until_the_last_reference_goes() {
     assert_eq!(served.cleared(), 1);
     forget(1);
     assert_eq!(noted(), [false; 2]);
+}
+
+/// A directory that comes into another lists that one as `..` from then on.
+#[test]
+fn what_moves_to_another_directory_is_listed_anew() {
+    let served = Served::new(&Config::default());
+    let root = served.fs.root();
+    let make = |dir, name: &[u8]| served.fs.mkdir(&CX, dir, name, 0o755).expect("mkdir").attr.ino;
+    let (a, b) = (make(root, b"a"), make(root, b"b"));
+    let (one, two) = (make(a, b"one"), make(b, b"two"));
+    let list = |dir| {
+        let arg = ReadIn { size: 4096, ..Default::default() };
+        served.done(Opcode::Readdir, dir, &arg, &[]);
+    };
+    let rename = |from, to, flags, names: &[u8]| {
+        let newdir = served.notifier.nodes().to_node(to);
+        let arg = Rename2In { newdir, flags, ..Default::default() };
+        served.done(Opcode::Rename2, from, &arg, names);
+    };
+    let dropped = || served.notifier.queued().1;
+    rename(a, b, 0, b"one\0one\0");
+    assert_eq!(dropped(), 0, "never listed");
+    list(one);
+    rename(b, b, 0, b"one\0first\0");
+    assert_eq!(dropped(), 0, "stays in its directory");
+    rename(b, a, 0, b"first\0one\0");
+    assert_eq!(dropped(), 1);
+    list(two);
+    rename(a, b, libc::RENAME_EXCHANGE, b"one\0two\0");
+    assert_eq!(dropped(), 2, "the one that was listed since");
+    rename(b, a, libc::RENAME_EXCHANGE, b"two\0one\0");
+    assert_eq!(dropped(), 2, "none was");
 }
 
 /// Works for long, and fetches what the kernel has of the file behind that, as the one who enables fs-verity.

@@ -7,6 +7,7 @@ use crate::sys;
 use fuse::Transport;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const NAMES: usize = 400;
@@ -79,5 +80,38 @@ fn offsets_are_small_where_they_can_be() {
         for further in [0, SHORT - 200, SHORT, (1 << 47) - 200, 1 << 47] {
             on_a_mount(transport, further);
         }
+    }
+}
+
+/// The parent that a listing tells, which the kernel keeps with the names.
+fn assert_parent(dir: &Path, parent: &Path, what: &str) {
+    let listed = sys::listed(&File::open(dir).unwrap(), 1000).unwrap();
+    let told = listed.iter().find(|(_, _, name)| name == "..").unwrap().0;
+    assert_eq!(told, fs::metadata(parent).unwrap().ino(), "{what}");
+}
+
+#[test]
+fn what_moves_lists_its_new_parent() {
+    if !able() {
+        return;
+    }
+    for transport in [Transport::Classic, Transport::Uring] {
+        let mount = match Mount::of(Spy::new(), &with_transport(transport)) {
+            Ok(mount) => mount,
+            Err(vfs::FsError::Unsupported(what)) => return println!("SKIPPED: {what}"),
+            Err(error) => panic!("mounting: {error}"),
+        };
+        let [a, b] = ["a", "b"].map(|name| mount.path(name));
+        [&a, &b].iter().for_each(|dir| fs::create_dir_all(dir.join("sub")).unwrap());
+        let (one, two) = (a.join("sub"), b.join("moved"));
+        // The second listing is the kernel's own.
+        (0..2).for_each(|_| assert_parent(&one, &a, "as made"));
+        fs::rename(&one, &two).unwrap();
+        (0..2).for_each(|_| assert_parent(&two, &b, "moved"));
+        fs::create_dir(&one).unwrap();
+        (0..2).for_each(|_| assert_parent(&one, &a, "made anew"));
+        sys::exchange(&one, &two).unwrap();
+        assert_parent(&one, &a, "exchanged");
+        assert_parent(&two, &b, "exchanged");
     }
 }

@@ -56,6 +56,11 @@ impl Drop for Mapping {
 
 /// The next names of a directory, as many as fit `room` bytes, each with the offset behind it.
 pub fn getdents(dir: &File, room: usize) -> io::Result<Vec<(i64, String)>> {
+    Ok(listed(dir, room)?.into_iter().map(|(_, offset, name)| (offset, name)).collect())
+}
+
+/// The same, each with its inode number in front.
+pub fn listed(dir: &File, room: usize) -> io::Result<Vec<(u64, i64, String)>> {
     let mut bytes = vec![0u8; room];
     // SAFETY: `room` bytes may be written.
     let len = unsafe {
@@ -64,13 +69,25 @@ pub fn getdents(dir: &File, room: usize) -> io::Result<Vec<(i64, String)>> {
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     let (mut rest, mut all) = (&bytes[..len], Vec::new());
     while !rest.is_empty() {
+        let ino = u64::from_ne_bytes(rest[..8].try_into().unwrap());
         let offset = i64::from_ne_bytes(rest[8..16].try_into().unwrap());
         let (record, next) = rest.split_at(u16::from_ne_bytes([rest[16], rest[17]]).into());
         let end = record[19..].iter().position(|byte| *byte == 0).unwrap();
-        all.push((offset, String::from_utf8_lossy(&record[19..19 + end]).into_owned()));
+        all.push((ino, offset, String::from_utf8_lossy(&record[19..19 + end]).into_owned()));
         rest = next;
     }
     Ok(all)
+}
+
+/// RENAME_EXCHANGE.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    let [one, other] = [one, other].map(|path| CString::new(path.as_os_str().as_bytes()).unwrap());
+    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    // SAFETY: NUL-terminated strings, alive.
+    match unsafe { libc::renameat2(here, one.as_ptr(), here, other.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 pub fn syncfs(file: &File) -> io::Result<()> {

@@ -58,7 +58,8 @@ impl Dispatcher {
     }
 
     /// The file ended at `end`; now it has content, or an end, from `from` on, and ends at `new` at least. Not where
-    /// nothing came of a change: the kernel would take the file for as long.
+    /// nothing came of a change: the kernel would take the file for as long. Whether it was to hear of that, and so perhaps of
+    /// other changes meanwhile.
     pub(super) fn grown(
         &self,
         request: &Request<'_>,
@@ -66,16 +67,18 @@ impl Dispatcher {
         end: Option<u64>,
         from: u64,
         new: u64,
-    ) {
-        let Some(range) = end.and_then(|end| uncovered(end, from, new, self.page)) else { return };
+    ) -> bool {
+        let range = end.and_then(|end| uncovered(end, from, new, self.page));
+        let Some(range) = range else { return false };
         let ticket = self.notifier.zeros(ino, range.clone());
         if self.waiters.wait(request.origin, ticket, &self.notifier) {
-            return;
+            return true;
         }
         tracing::debug!(ino = ino.0, "what is stored behind the end of a file may stay");
         if !self.notifier.take_back(ticket) {
             self.notifier.data_changed(ino, range.start, range.end - range.start);
         }
+        true
     }
 }
 

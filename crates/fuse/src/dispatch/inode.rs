@@ -43,9 +43,12 @@ impl Dispatcher {
             // To the end of the file, however long that is.
             self.may_have_changed(ino, 0, 0);
         }
-        let attr = done?;
+        let mut attr = done?;
         if let Some(size) = set.size {
-            self.grown(request, ino, end, size, size);
+            if self.grown(request, ino, end, size, size) {
+                // Who waited may have been overtaken by a message that these are outdated. Set they are, whatever happens.
+                attr = self.fs.getattr(ino).unwrap_or(attr);
+            }
             self.end_is_set(ino, before, size);
         }
         let lasts = self.fs.lasts(ino, moment) && self.blocks_last(&attr);

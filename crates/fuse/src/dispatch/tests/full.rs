@@ -1,16 +1,20 @@
-//! A file system that has no room to change attributes: what is left of requests that are more than one change.
+//! File systems that change attributes in other ways: one has no room for it, and what is left of requests that are more than
+//! one change; in another blocks settle just then.
 
 use super::{CX, Served};
-use crate::abi::record::SetxattrIn;
-use crate::abi::{Opcode, SETXATTR_ACL_KILL_SGID};
+use crate::abi::record::{AttrOut, SetattrIn, SetxattrIn};
+use crate::abi::{Opcode, SETXATTR_ACL_KILL_SGID, Wire, fattr};
 use crate::config::Config;
 use crate::dispatch::Outcome;
 use std::sync::Arc;
 use testkit::RefFs;
 use vfs::*;
 
-struct Full {
+type Change = fn(&RefFs, &Context, Ino, &SetAttr) -> Result<Attr>;
+
+struct Instead {
     inner: Arc<RefFs>,
+    change: Change,
 }
 
 /// Methods that go on to `inner`.
@@ -20,9 +24,9 @@ macro_rules! pass_on {
     };
 }
 
-impl FileSystem for Full {
-    fn setattr(&self, _: &Context, _: Ino, _: &SetAttr) -> Result<Attr> {
-        Err(Errno::ENOSPC.into())
+impl FileSystem for Instead {
+    fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        (self.change)(&self.inner, cx, ino, set)
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -89,7 +93,8 @@ fn an_acl_that_takes_a_bit_away_is_not_set_without_that() {
     };
     let ends = |ino| (fs.getattr(ino).unwrap().perm, fs.getxattr(ino, ACCESS).is_ok());
 
-    let full = Arc::new(Full { inner: fs.clone() });
+    let change: Change = |_, _, _, _| Err(Errno::ENOSPC.into());
+    let full = Arc::new(Instead { inner: fs.clone(), change });
     let served = Served::of(fs.clone(), full, &Config::default());
     let ino = served.new_file("file", 1);
     let set = SetAttr { perm: Some(0o2755), ..Default::default() };
@@ -100,4 +105,28 @@ fn an_acl_that_takes_a_bit_away_is_not_set_without_that() {
     let served = Served::of(fs.clone(), fs.clone(), &Config::default());
     assert!(matches!(set_acl(&served, ino), Outcome::Reply(_)));
     assert_eq!(ends(ino), (0o775, true));
+}
+
+/// The kernel keeps what the reply says, and has forgotten by then what it was told of meanwhile.
+#[test]
+fn attributes_are_those_behind_what_was_waited_for() {
+    const BEFORE: u64 = 99;
+    let fs = Arc::new(RefFs::new());
+    let change: Change =
+        |fs, cx, ino, set| fs.setattr(cx, ino, set).map(|attr| Attr { blocks: BEFORE, ..attr });
+    let settles = Arc::new(Instead { inner: fs.clone(), change });
+    let served = Served::of(fs.clone(), settles, &Config::default());
+    let ino = served.new_file("file", 100);
+    let told = |size| {
+        let arg = SetattrIn { valid: fattr::SIZE, size, ..Default::default() };
+        let mut out = vec![0; 1 << 16];
+        let outcome = served.answered(Opcode::Setattr, ino, &arg, &[], &mut out);
+        assert!(matches!(outcome, Outcome::Reply(_)), "{outcome:?}");
+        let AttrOut { attr, .. } = AttrOut::load(&out);
+        (attr.size, attr.blocks)
+    };
+    assert_eq!(told(200), (200, BEFORE), "nothing was waited for");
+    served.read(ino, 0, 4096);
+    assert_eq!(told(300), (300, fs.getattr(ino).unwrap().blocks));
+    assert_eq!(served.cleared(), 1);
 }

@@ -136,14 +136,11 @@ impl Scrubber {
 
     /// The same, where one of an earlier mount ended: its `next`, `done`, `started` and `time`.
     pub(crate) fn begin_from(&self, earlier: ScrubStatus, limit: Option<u64>) -> Result<()> {
-        if !earlier.read_only {
-            self.core.health.changeable().fs()?;
-        }
         let new = ScrubStatus { total: self.total(), errno: 0, unseen: 0, ..earlier };
         self.claim(limit, |_| Ok(new))
     }
 
-    /// One that was cancelled is to go on. ESRCH: there is none. EINPROGRESS: it is at work.
+    /// One that was cancelled is to go on. ESRCH: there is none. EINPROGRESS: it is at work. EROFS: as `begin`.
     pub(crate) fn begin_again(&self) -> Result<()> {
         self.claim(None, |status| match status.state {
             ScrubState::Cancelled => Ok(status),
@@ -160,7 +157,12 @@ impl Scrubber {
         if status.state == ScrubState::Running {
             return Err(Errno::EINPROGRESS.into());
         }
-        *status = ScrubStatus { state: ScrubState::Running, ..next(*status)? };
+        let next = next(*status)?;
+        // Who makes the mount still says so first, and looks for one at work then.
+        if !next.read_only {
+            self.core.health.changeable().fs()?;
+        }
+        *status = ScrubStatus { state: ScrubState::Running, ..next };
         // One that is refused changes nothing of the one that is at work.
         if let Some(limit) = limit {
             self.limit.store(limit, Ordering::Release);
@@ -257,7 +259,17 @@ impl Scrubber {
 
     /// Returns when nobody is at work. ENOTCONN: nobody was.
     pub(crate) fn cancel(&self) -> Result<()> {
-        let running = |status: &ScrubStatus| status.state == ScrubState::Running;
+        self.end(|status| status.state == ScrubState::Running)
+    }
+
+    /// Returns when none is at work that writes: changes are refused, and stay so. As in the kernel it is cancelled,
+    /// and goes on for who says so once it may.
+    pub(crate) fn rest_while_still(&self) {
+        let _none_is_well =
+            self.end(|status| status.state == ScrubState::Running && !status.read_only);
+    }
+
+    fn end(&self, running: impl Fn(&ScrubStatus) -> bool) -> Result<()> {
         let wish = || self.cancelled.store(true, Ordering::Release);
         self.runs.end(&self.status, running, wish, Errno::ENOTCONN)
     }

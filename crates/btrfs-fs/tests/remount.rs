@@ -411,3 +411,70 @@ fn what_waits_while_the_mount_becomes_read_only_is_refused() {
         assert!(!is_done(&left), "{name}");
     }
 }
+
+/// Bytes a second: behind its first piece a scrub rests for a while.
+const SLOW: u64 = 4096;
+const SPARE_SUPERBLOCK: std::ops::Range<u64> = 64 << 20..(64 << 20) + (64 << 10);
+
+/// Where the second copies of nodes can be.
+fn second_copies(image: &Image) -> Vec<u64> {
+    let open = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
+    let device = Arc::new(common::open_device(&image.path, true));
+    let chunks = btrfs_volume::Volume::open(device, open).expect("open").chunks();
+    let of_nodes = |flags: u64| flags & btrfs_disk::ids::block_group::METADATA != 0;
+    let chunk = chunks.iter().find(|chunk| of_nodes(chunk.flags)).expect("there");
+    let from = chunk.stripes[1].1.0;
+    let places = (from..from + (chunk.end() - chunk.logical.0)).step_by(16384);
+    places.filter(|at| !SPARE_SUPERBLOCK.contains(at)).collect()
+}
+
+fn scrubbed(fs: &BtrfsFs) -> btrfs_fs::ScrubStatus {
+    let begun = std::time::Instant::now();
+    loop {
+        let status = fs.scrub_status().expect("a status");
+        if status.state != btrfs_fs::ScrubState::Running {
+            return status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "it goes on");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// As in the kernel. What it may not mend any more is not said to be impossible, and who goes on with it once it may
+/// write has it mended.
+#[test]
+fn a_scrub_is_cancelled_that_writes() {
+    use btrfs_fs::ScrubState::{Cancelled, Finished, Running};
+    use std::os::unix::fs::FileExt;
+    require!(btrfs_progs);
+    let image = Image::new(256 << 20, &[]);
+    let copies = second_copies(&image);
+    let fs = image.open();
+    new_file(&fs, "kept", &[7; 100_000]);
+    fs.sync().expect("commit");
+    fs.limit_scrub(SLOW, false).expect("a limit");
+    fs.start_scrub(false).expect("begin");
+    let file = std::fs::File::options().write(true).open(&image.path).expect("open");
+    copies.iter().for_each(|at| file.write_all_at(&[0x5a; 300], *at).expect("write"));
+    fs.still().expect("still");
+    fs.limit_scrub(0, false).expect("no limit");
+    let status = scrubbed(&fs);
+    assert_eq!((status.state, status.done.uncorrectable_errors), (Cancelled, 0));
+    assert_eq!(errno(fs.resume_scrub()), libc::EROFS);
+    assert_eq!(errno(fs.start_scrub(false)), libc::EROFS);
+    fs.writable_again().expect("it is open");
+    fs.resume_scrub().expect("begin");
+    let status = scrubbed(&fs);
+    assert_eq!((status.state, status.done.uncorrectable_errors), (Finished, 0));
+    assert!(status.done.corrected_errors > 0);
+    // One that writes nothing goes on.
+    fs.limit_scrub(SLOW, false).expect("a limit");
+    fs.start_scrub(true).expect("begin");
+    fs.still().expect("still");
+    assert_eq!(fs.scrub_status().expect("a status").state, Running);
+    fs.cancel_scrub().expect("at work");
+    fs.resume_scrub().expect("it may");
+    fs.cancel_scrub().expect("at work");
+    fs.writable_again().expect("it is open");
+    close_and_judge(&image, fs);
+}

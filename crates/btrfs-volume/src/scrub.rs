@@ -94,7 +94,7 @@ enum SectorState {
 
 impl Volume {
     /// Reads all copies of the node that `expect` promises; with `repair` bad ones are written
-    /// anew. An error is of the address alone.
+    /// anew. An error is of the address alone, or `ReadOnly`: a bad copy stays for now.
     pub fn scrub_node(&self, expect: &Expect, repair: bool, ahead: &mut Ahead) -> Result<Scrubbed> {
         let size = u64::from(self.geometry.node_size);
         let sectors = (size / u64::from(self.geometry.sector_size)).max(1);
@@ -119,13 +119,25 @@ impl Volume {
             }
         }
         for at in bad {
-            let mend = |good| {
-                self.repair_node(Medium, expect, (at, good));
-                self.node_copy(Medium, expect, at).is_ok()
+            let corrected = match good {
+                Some(good) if repair => {
+                    self.repair_node(Medium, expect, (at, good));
+                    self.is_mended(self.node_copy(Medium, expect, at).is_ok())?
+                }
+                good => good.is_some(),
             };
-            done.ended(good.is_some_and(|good| !repair || mend(good)), sectors);
+            done.ended(corrected, sectors);
         }
         Ok(done)
+    }
+
+    /// Of a bad copy of which there is a good one, and which is `good` itself by now, or not. An error where nothing
+    /// could be tried, since nothing may be written: that it cannot be corrected nobody knows.
+    fn is_mended(&self, good: bool) -> Result<bool> {
+        match good || self.repairs() {
+            true => Ok(good),
+            false => Err(Error::ReadOnly("a bad copy is to be written anew".into())),
+        }
     }
 
     fn node_ahead(
@@ -188,11 +200,12 @@ impl Volume {
                 let logical = logical.offset((i * sector) as u64);
                 let what = Corrupt::new("content fails its checksum, or cannot be read");
                 self.complain(logical, at(copy), &Error::Corrupt(what.at(logical)));
-                let mended = good.is_some_and(|good| {
-                    let sum = known[i].then(|| &sums[i * size..][..size]);
-                    !repair || self.mend_sector(logical, (at(copy), at(good)), sum)
-                });
-                done.ended(mended, 1);
+                let sum = known[i].then(|| &sums[i * size..][..size]);
+                let corrected = match good {
+                    Some(good) if repair => self.mend_sector(logical, (at(copy), at(good)), sum)?,
+                    good => good.is_some(),
+                };
+                done.ended(corrected, 1);
             }
         }
         Ok(done)
@@ -213,10 +226,10 @@ impl Volume {
         logical: Logical,
         (bad, good): (Physical, Physical),
         sum: Option<&[u8]>,
-    ) -> bool {
+    ) -> Result<bool> {
         self.repair_sector(Medium, logical, (bad, good), sum);
         let mut buf = vec![0; self.geometry.sector_size as usize];
-        self.sector_copy(Medium, bad, &mut buf, sum).is_ok()
+        self.is_mended(self.sector_copy(Medium, bad, &mut buf, sum).is_ok())
     }
 
     /// What each sector of one copy is.

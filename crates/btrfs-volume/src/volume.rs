@@ -287,8 +287,9 @@ impl Volume {
     /// While `held`, bad copies are not repaired, and the device is told of nothing that is not needed any more.
     pub fn hold_repairs(&self, held: bool) {
         self.repairs_held.store(held, Ordering::SeqCst);
-        // Who is at work ends first.
+        // Who is at work ends first, also at copies of the superblock.
         drop(self.repair.write());
+        drop(self.commit.lock());
     }
 
     /// When this returns not a byte is written any more, nor discarded, whoever was about to:

@@ -5,8 +5,8 @@
 //! can come between that and their change: so each is in the last commit or hears EROFS. What is left to
 //! happen by itself (inodes without a name that are given back late, repairs of bad copies)
 //! waits until the volume is writable again, or is the next mount's; a balance that is at work
-//! pauses, and goes on then; a resize or trim ends with an error. So once `still` returned, nothing is written: the volume can be read
-//! by others.
+//! pauses, and goes on then; a scrub that may write is cancelled; a resize or trim ends with an error. So once `still`
+//! returned, nothing is written: the volume can be read by others.
 
 use crate::engine::Engine;
 use vfs::Result;
@@ -23,6 +23,7 @@ pub(crate) fn still(engine: &Engine) -> Result<()> {
     engine.end_changes();
     // What goes on by itself looks whether it may, at each of its steps.
     engine.balancer.rest_while_still();
+    engine.scrubber.rest_while_still();
     engine.cleaner.wait_for_step();
     engine.orphans.erasures.wait_for_step();
     engine.core.volume.hold_repairs(true);

@@ -124,6 +124,26 @@ fn a_read_does_as_well() {
     assert_eq!(*dev.hook.0.lock().expect("lock"), [copies[0]], "nothing is written now");
 }
 
+/// What could not be tried is not said to be impossible.
+#[test]
+fn a_scrub_that_may_not_write_what_it_is_to_write_ends() {
+    if !have_mkfs() {
+        return;
+    }
+    let World { _scratch, dev, volume, at, copies, .. } = world();
+    *dev.hook.0.lock().expect("lock") = vec![copies[0]];
+    let scrub =
+        |repair| volume.scrub_data(at, (&[0; 32], &[false; 8]), repair, &mut Ahead::default());
+    volume.hold_repairs(true);
+    assert!(matches!(scrub(true), Err(btrfs_disk::Error::ReadOnly(_))), "{:?}", scrub(true));
+    assert_eq!(scrub(false).expect("a scrub").corrected_errors, 1);
+    volume.hold_repairs(false);
+    assert_eq!(scrub(true).expect("a scrub").corrected_errors, 1);
+    *dev.hook.0.lock().expect("lock") = copies;
+    volume.hold_repairs(true);
+    assert_eq!(scrub(true).expect("a scrub").uncorrectable_errors, 2, "nobody has it");
+}
+
 /// Who comes to it late, by roots that were held meanwhile, writes nothing either.
 #[test]
 fn what_holds_repairs_holds_discards() {

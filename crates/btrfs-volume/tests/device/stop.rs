@@ -72,3 +72,27 @@ fn nothing_is_written_behind_the_stop() {
     });
     assert_eq!(slow.late.load(Ordering::SeqCst), 0);
 }
+
+/// Nor is a copy of the superblock behind what holds repairs.
+#[test]
+fn copies_of_the_superblock_are_mended_before_repairs_are_held() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let path = scratch.mkfs("image", 256 * MIB, &[]);
+    let device = Arc::new(Hooked { below: device(&path), hook: Slow::default() });
+    let slow = &device.hook;
+    let volume = Volume::open(device.clone(), OpenOptions::default()).expect("opens");
+    flip(&path, (64 << 20) + 100);
+    std::thread::scope(|scope| {
+        let mended = scope.spawn(|| volume.scrub_superblocks(true).expect("a scrub"));
+        while slow.begun.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        volume.hold_repairs(true);
+        slow.stopped.store(true, Ordering::SeqCst);
+        assert_eq!(mended.join().expect("no panic").super_errors, 1);
+    });
+    assert_eq!(slow.late.load(Ordering::SeqCst), 0);
+}

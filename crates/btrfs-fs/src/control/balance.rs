@@ -45,7 +45,7 @@ pub(super) fn resize(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Co
         _ => return Err(Errno::EINVAL.into()),
     };
     let (old, new) = fs.sizes(devid, size)?;
-    fs.resize(new)?;
+    super::kernels::wait_for_resize(fs, asker, new)?;
     Ok(Controlled::answer([old, new].map(u64::to_le_bytes).concat()))
 }
 

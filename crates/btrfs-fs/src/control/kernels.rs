@@ -1,4 +1,5 @@
-//! What the kernel's programs ask that waits: scrubs, balances, sizes, rescans, deleted subvolumes.
+//! What the kernel's programs ask that waits: scrubs, balances, sizes, rescans, deleted subvolumes. For sizes ours wait
+//! here as well.
 //!
 //! Invariant: the work is done in threads of the engine's, and goes on where the caller is called away; so
 //! whoever serves him only looks whether it has ended (`Asker::wait`). Errors are the kernel's.
@@ -180,6 +181,12 @@ fn balanced(status: &BalanceStatus) -> Vec<u8> {
 fn resize(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Controlled> {
     let (devid, size) = asked_size(some(VolArgs::name(input))?)?;
     let (_, new) = fs.sizes(devid, size)?;
+    wait_for_resize(fs, asker, new)?;
+    Ok(Controlled::default())
+}
+
+/// Resizes to `new` bytes.
+pub(super) fn wait_for_resize(fs: &BtrfsFs, asker: &dyn Asker, new: u64) -> Result<()> {
     let mut answer = None;
     asker.wait(&mut || {
         let told = match &answer {
@@ -191,8 +198,7 @@ fn resize(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Controlled> {
             Err(TryRecvError::Empty) => Ok(false),
             Err(TryRecvError::Disconnected) => Err(Errno::EIO.into()),
         }
-    })?;
-    Ok(Controlled::default())
+    })
 }
 
 /// `[DEVICE:][+|-]BYTES`, with the kernel's letters for powers of 1024, or `max`.

@@ -6,7 +6,8 @@ use crate::common;
 use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
 use btrfs_disk::ids::block_group::{DATA, METADATA};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter};
-use btrfs_fs::{BalanceState, BtrfsFs, Options, ScrubState};
+use btrfs_fs::control::wire;
+use btrfs_fs::{BalanceState, BtrfsFs, NewSize, Options, ScrubState};
 use btrfs_space::Kind;
 use common::asleep::begun;
 use common::places::Places;
@@ -14,7 +15,7 @@ use std::io::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vfs::FileSystem;
+use vfs::{Asker, Control, Errno, FileSystem, Who};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 1 << 30;
@@ -37,7 +38,7 @@ impl RequestHook for Watch {
         match request {
             Request::Read { len: PIECE, .. } => match std::thread::current().name() {
                 Some("spinney-balance") => self.places.pass("balance"),
-                Some("resize") => self.places.pass("resize"),
+                Some("resize" | "spinney-resize") => self.places.pass("resize"),
                 Some("spinney-scrub") => self.places.pass("scrub"),
                 _ => {}
             },
@@ -337,6 +338,49 @@ fn a_volume_is_closed_when_no_trim_or_resize_goes_on() {
         SIZE,
         "it is as large as before"
     );
+    close(device, fs);
+}
+
+/// An administrator who is called away as soon as he would have to wait.
+struct CalledAway;
+
+impl Asker for CalledAway {
+    fn who(&self) -> vfs::Result<Who> {
+        let (groups, exempt) = (Vec::new(), vfs::Exempt::ALL);
+        Ok(Who { uid: 0, gid: 0, unknown: false, groups, exempt, umask: 0o22, admin: true })
+    }
+
+    fn wait(&self, done: &mut dyn FnMut() -> vfs::Result<bool>) -> vfs::Result<()> {
+        if done()? { Ok(()) } else { self.goes_on() }
+    }
+
+    fn goes_on(&self) -> vfs::Result<()> {
+        Err(Errno::EINTR.into())
+    }
+}
+
+/// Nor does it keep the thread that serves him.
+#[test]
+fn who_asks_for_a_resize_can_be_called_away() {
+    let (device, fs) = a_volume();
+    let total = behind_which_the_file_lies(&fs);
+    device.hook.places.arm("resize");
+    let record = wire::write_resize(1, NewSize::Bytes(total));
+    let ask = || fs.control(&CalledAway, fs.root(), wire::RESIZE, &record);
+    std::thread::scope(|scope| {
+        let named = std::thread::Builder::new().name("resize".into());
+        let asked = named.spawn_scoped(scope, ask).expect("a thread");
+        device.hook.places.wait_until_there("resize");
+        let end = Instant::now() + Duration::from_secs(2);
+        while !asked.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let heard = asked.is_finished();
+        device.hook.places.release("resize");
+        assert!(heard, "he is not called away while it is at work");
+        assert_eq!(common::errno(asked.join().expect("no panic")), libc::EINTR);
+    });
+    until("it goes on", || fs.sizes(1, NewSize::Max).expect("sizes").0 == total);
     close(device, fs);
 }
 

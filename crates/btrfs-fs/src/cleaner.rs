@@ -229,12 +229,25 @@ impl Cleaner {
         op.act(TreeAction::Drop { trees, budget: budget as usize }, cost);
     }
 
-    /// Before all trees are walked: those that are dead now are dropped, or as far as they can be.
-    pub(crate) fn drop_dead(&self) -> Result<()> {
-        match self.wait_until_gone(&[], None, true, || Ok(())) {
-            Err(error) if error.is_of_medium() && self.core.health.writable().is_ok() => Ok(()),
-            done => done.map(drop),
+    /// Before all trees are walked: those that are dead now are dropped, or as far as they can be. False: `is_to_stop`
+    /// said so between two steps.
+    pub(crate) fn drop_dead(&self, is_to_stop: impl Fn() -> bool) -> Result<bool> {
+        match self.drop_all_dead(is_to_stop) {
+            Err(error) if error.is_of_medium() && self.core.health.writable().is_ok() => Ok(true),
+            done => done,
         }
+    }
+
+    fn drop_all_dead(&self, is_to_stop: impl Fn() -> bool) -> Result<bool> {
+        let wanted = self.wanted(&[])?;
+        while !self.are_gone(&wanted)? {
+            if is_to_stop() {
+                return Ok(false);
+            }
+            self.core.health.may_go_on().fs()?;
+            self.step(Urgency::Awaited)?;
+        }
+        Ok(true)
     }
 
     /// Those of which `are_gone` will tell; none: all that are dead now. EEXIST: nobody deletes one of them.

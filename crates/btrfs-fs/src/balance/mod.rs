@@ -187,7 +187,7 @@ impl Balancer {
             if is_to_stop() {
                 return Ok(false);
             }
-            let done = self.step_of(batch, report)?;
+            let Some(done) = self.step_of(batch, report, &is_to_stop)? else { return Ok(false) };
             in_vain = match done.moved {
                 0 if done.counting => in_vain,
                 0 if in_vain == PATIENCE => return Err(stays(group, done.refused)),
@@ -203,21 +203,28 @@ impl Balancer {
         Ok(status.is_some_and(|status| status.rescan.is_some()))
     }
 
-    /// One of moving, or of counting what quotas have to know before anything moves.
-    fn step_of(&self, batch: Batch, report: &mut BalanceReport) -> Result<MovedNodes> {
+    /// One of moving, or of counting what quotas have to know before anything moves. `None`: it was to stop before that.
+    fn step_of(
+        &self,
+        batch: Batch,
+        report: &mut BalanceReport,
+        is_to_stop: impl Fn() -> bool,
+    ) -> Result<Option<MovedNodes>> {
         // Who makes the mount still waits.
         self.core.health.may_go_on().fs()?;
         if self.quotas_are_counted()? {
             self.committer.commit_written_back()?;
-            return Ok(MovedNodes { counting: true, ..MovedNodes::default() });
+            return Ok(Some(MovedNodes { counting: true, ..MovedNodes::default() }));
         }
         // What is deleted need not move.
-        self.cleaner.drop_dead()?;
+        if !self.cleaner.drop_dead(is_to_stop)? {
+            return Ok(None);
+        }
         let done = self.step(batch)?;
         report.relocated_extents += done.moved;
         report.rewritten_nodes += done.above;
         self.stats.relocated.add(done.moved);
-        Ok(done)
+        Ok(Some(done))
     }
 
     /// What the moves freed comes back when nobody reads it any more; then the chunk goes. False:

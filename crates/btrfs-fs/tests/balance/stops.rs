@@ -7,7 +7,9 @@ use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
 use btrfs_disk::ids::block_group::{DATA, METADATA};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter};
 use btrfs_fs::control::wire;
-use btrfs_fs::{BalanceState, BtrfsFs, NewSize, Options, ScrubState};
+use btrfs_fs::{
+    BalanceState, BtrfsFs, Caller, Defect, Delete, Injection, NewSize, Options, Place, ScrubState,
+};
 use btrfs_space::Kind;
 use common::asleep::begun;
 use common::places::Places;
@@ -381,6 +383,53 @@ fn who_asks_for_a_resize_can_be_called_away() {
         assert_eq!(common::errno(asked.join().expect("no panic")), libc::EINTR);
     });
     until("it goes on", || fs.sizes(1, NewSize::Max).expect("sizes").0 == total);
+    close(device, fs);
+}
+
+/// A subvolume of many nodes is deleted, and the volume opened again by `options`.
+fn with_much_deleted(device: &Arc<Device>, fs: BtrfsFs, options: Options) -> BtrfsFs {
+    let made = fs.create_subvolume(&Caller::root(), fs.root(), b"doomed").expect("create");
+    for n in 0..3000 {
+        let name = format!("{n:0200}");
+        let kind = vfs::FileKind::File;
+        let made = fs.mknod(&common::CX, made.1.attr.ino, name.as_bytes(), kind, 0o644, 0);
+        fs.forget(made.expect("create").attr.ino, 1);
+    }
+    fs.sync().expect("commit");
+    let which = Delete::Name(fs.root(), b"doomed");
+    fs.delete_subvolume(&Caller::root(), which).expect("delete");
+    fs.destroy().expect("close");
+    drop(fs);
+    BtrfsFs::open_device(device.clone(), options).expect("mount")
+}
+
+/// That may take hours.
+#[test]
+fn a_pause_does_not_wait_until_all_that_is_deleted_is_dropped() {
+    let (device, fs) = a_volume();
+    let (places, steps) = (Arc::new(Places::default()), Arc::new(AtomicU64::new(0)));
+    let (its, count) = (places.clone(), steps.clone());
+    let injection = Injection::of(Some(Defect::TinySteps)).looking(move |place| {
+        if place == Place::Sweeps {
+            count.fetch_add(1, Ordering::SeqCst);
+            its.pass("sweep");
+        }
+    });
+    let options = Options { background: false, injection, ..Options::default() };
+    let fs = with_much_deleted(&device, fs, options);
+    places.arm("sweep");
+    begin(&fs, DATA);
+    places.wait_until_there("sweep");
+    std::thread::scope(|scope| {
+        let paused = scope.spawn(|| fs.pause_balance());
+        until("somebody pauses it", || fs.balance_status().expect("status").stopping);
+        places.release("sweep");
+        paused.join().expect("no panic").expect("pause");
+    });
+    assert_eq!((state(&fs), steps.load(Ordering::SeqCst)), (BalanceState::Paused, 1));
+    fs.resume_balance().expect("resume");
+    ends(&fs);
+    assert!(steps.load(Ordering::SeqCst) > 10, "there was much to drop");
     close(device, fs);
 }
 

@@ -29,7 +29,7 @@ use btrfs_disk::{Generation, Key, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
 use btrfs_txn::{Root, Roots, View};
 use locks::{Rank, RwLock};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use uuids::Uuids;
@@ -59,8 +59,9 @@ pub(crate) struct Subvolume {
 /// What there is now, the last commit's and what came since.
 pub(crate) struct Subvols {
     all: RwLock<FxHashMap<TreeId, Arc<Subvolume>>>,
-    /// Snapshots that the next commit makes: their names are there, and nothing behind them.
-    coming: RwLock<FxHashSet<TreeId>>,
+    /// Snapshots that the next commit makes: their names are there, and nothing behind them. With those that come later
+    /// than whoever makes them could wait for stands what keeps their sources as they are.
+    coming: RwLock<FxHashMap<TreeId, Option<Snapshotting>>>,
     share_nodes: AtomicBool,
     /// Some became read-only since the volume was opened.
     some_closed: AtomicBool,
@@ -71,8 +72,8 @@ pub(crate) struct Subvols {
     uuids: Uuids,
 }
 
-/// A snapshot is being made: nothing of the source is written in place. Not dropped where it is
-/// not known whether there is one.
+/// A snapshot is being made: nothing of the source is written in place. Where it is not known whether there is one it
+/// is kept until a commit has it ([`Subvols::comes_late`]).
 pub(crate) struct Snapshotting(Arc<Subvolume>);
 
 impl Drop for Snapshotting {
@@ -98,7 +99,7 @@ impl Subvols {
     pub(crate) fn load(roots: &Roots, highest: u64, seed: Option<u64>) -> Subvols {
         let subvols = Subvols {
             all: RwLock::new(Rank::Leaf, FxHashMap::default()),
-            coming: RwLock::new(Rank::Leaf, FxHashSet::default()),
+            coming: RwLock::new(Rank::Leaf, FxHashMap::default()),
             share_nodes: AtomicBool::new(false),
             some_closed: AtomicBool::new(false),
             announced: AtomicU64::new(0),
@@ -127,7 +128,8 @@ impl Subvols {
         }
         drop(all);
         let mut coming = self.coming.write();
-        coming.retain(|id| roots.get(*id).is_none());
+        // The sources know of it by now.
+        coming.retain(|id, _| roots.get(*id).is_none());
         let share = roots.trees.sum().shared || !coming.is_empty();
         self.share_nodes.store(share, Ordering::SeqCst);
     }
@@ -202,7 +204,14 @@ impl Subvols {
     /// A snapshot that the next commit makes.
     pub(crate) fn expect(&self, tree: TreeId) {
         self.announced.fetch_add(1, Ordering::SeqCst);
-        self.coming.write().insert(tree);
+        self.coming.write().insert(tree, None);
+    }
+
+    /// No commit has it that its maker could wait for: `guard` is kept until one has, or it is given up.
+    pub(crate) fn comes_late(&self, tree: TreeId, guard: Snapshotting) {
+        if let Some(kept) = self.coming.write().get_mut(&tree) {
+            *kept = Some(guard);
+        }
     }
 
     /// Snapshots announced so far, ever counting up.
@@ -217,7 +226,7 @@ impl Subvols {
 
     /// The name of `tree` is there, and a commit must come before anything behind it is.
     pub(crate) fn is_coming(&self, tree: TreeId) -> bool {
-        self.coming.read().contains(&tree)
+        self.coming.read().contains_key(&tree)
     }
 
     /// Some subvolume is there that no commit has.

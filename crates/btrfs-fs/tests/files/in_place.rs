@@ -111,6 +111,29 @@ fn one_who_is_alone_writes_in_place() {
     fs.destroy().expect("close");
 }
 
+/// Its commit finds no room, and a later one has it.
+#[test]
+fn a_snapshot_that_comes_late_ends_writing_in_place_until_it_is_there() {
+    let (_device, fs) = a_volume();
+    let made = fs.create_subvolume(&Caller::root(), fs.root(), b"source");
+    let source = made.expect("a subvolume").1.attr.ino;
+    let before = nocow(&fs, source, "before", &[1; LEN]);
+    fs.sync().expect("sync");
+    fs.space().fail_allocations(fs.space().allocations()..u64::MAX);
+    let snapshot = fs.snapshot(&Caller::root(), source, fs.root(), b"snap", false);
+    assert_eq!(common::errno(snapshot), libc::ENOSPC);
+    fs.space().fail_allocations(0..0);
+    assert!(!goes_in_place(&fs, before, 2), "the snapshot will have it");
+    fs.sync().expect("sync");
+    assert!(common::find(&fs, fs.root(), "snap").is_some());
+    let behind = nocow(&fs, source, "behind", &[1; LEN]);
+    fs.sync().expect("sync");
+    assert!(goes_in_place(&fs, behind, 2), "nobody else has it");
+    assert!(!goes_in_place(&fs, before, 3), "the snapshot has it");
+    assert!(goes_in_place(&fs, before, 4), "and not that");
+    fs.destroy().expect("close");
+}
+
 /// Who writes while the subvolume is being deleted is waited for, and its snapshot stays as it is.
 #[test]
 fn what_a_snapshot_has_stays_while_its_source_is_deleted() {

@@ -172,7 +172,7 @@ fn location(tree: TreeId) -> Key {
 fn commit(engine: &Engine, tree: TreeId, guard: Snapshotting) -> Result<()> {
     let committed = engine.committer.commit_written_back();
     if engine.core.roots().get(tree).is_none() {
-        std::mem::forget(guard);
+        engine.subvols.comes_late(tree, guard);
         committed?;
         return Err(Errno::ENOSPC.into());
     }

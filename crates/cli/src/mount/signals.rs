@@ -50,8 +50,9 @@ impl Served {
     }
 
     /// The process ends; the kernel answers open files with errors from then on.
-    fn end_now(&self) -> ! {
-        if self.is_over_in(Duration::ZERO) {
+    fn end_now(&self, nothing_is_open: bool) -> ! {
+        // Then the server ends by itself, and closes the volume as it should.
+        if self.is_over_in(if nothing_is_open { TO_END } else { Duration::ZERO }) {
             thread::sleep(TO_END);
         }
         let closed = self.fs.upgrade().map_or(Ok(()), |fs| fs.destroy());
@@ -74,13 +75,11 @@ impl Served {
 pub fn wait(monitor: Arc<Monitor>) -> io::Result<Sender<Served>> {
     let (tell, told) = channel::<Served>();
     let (begin, wanted) = channel();
-    let (doing, done) = channel::<()>();
+    let (doing, done) = channel();
     let unmounting = move || {
         if let Ok(fs) = wanted.recv() {
-            unmount(&fs, &monitor);
+            let _ = doing.send(unmount(&fs, &monitor));
         }
-        // Nobody sends: what waits for it waits for this end, be it a panic's.
-        drop(doing);
     };
     sandbox::spawn("unmounting", unmounting)?;
     let body = move || {
@@ -92,13 +91,14 @@ pub fn wait(monitor: Arc<Monitor>) -> io::Result<Sender<Served>> {
         pass_over(begun + BESIDE);
         let signal = sys::wait_for_signal();
         tracing::warn!("{signal} again: closing without waiting for open files");
-        let _ = done.recv();
-        served.end_now();
+        // An error: it panicked.
+        served.end_now(done.recv().unwrap_or(false));
     };
     sandbox::spawn("signals", body).map(|()| tell)
 }
 
-fn unmount(fs: &Weak<BtrfsFs>, monitor: &Monitor) {
+/// Whether nothing is open any more.
+fn unmount(fs: &Weak<BtrfsFs>, monitor: &Monitor) -> bool {
     if let Err(error) = fault::at(fault::ENDING) {
         tracing::error!("{error}");
     }
@@ -107,11 +107,13 @@ fn unmount(fs: &Weak<BtrfsFs>, monitor: &Monitor) {
     {
         tracing::error!("committing: {error}");
     }
-    match monitor.unmount() {
+    let unmounted = monitor.unmount();
+    match &unmounted {
         Unmounted::Done => {}
         Unmounted::Before => tracing::info!("unmounted already, but files are still open"),
         Unmounted::But(said) => tracing::warn!("{said}"),
     }
+    unmounted == Unmounted::Done
 }
 
 /// Takes those that come until then, and those that are there by then.

@@ -178,3 +178,22 @@ fn a_signal_during_the_commit_does_not_wait_for_open_files() {
         assert_eq!(fine(&["cat", &image.at("/open")]), "before");
     });
 }
+
+/// The same where nothing is open: the tree is unmounted, and the server on its way to its end.
+#[test]
+fn a_signal_during_the_commit_does_not_spoil_the_end() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("way", |image, options| {
+        let mut mount = slow(&image, options, "ending");
+        fs::write(mount.join("file"), "new").unwrap();
+        signal(mount.pid(), "TERM");
+        thread::sleep(BESIDE);
+        signal(mount.pid(), "TERM");
+        let (code, log) = mount.wait();
+        assert_eq!(code, Some(0), "{options}: {log}");
+        assert!(log.contains("again") && log.contains("is closed"), "{options}: {log}");
+        assert_clean(&image.path);
+        assert_eq!(fine(&["cat", &image.at("/file")]), "new");
+    });
+}

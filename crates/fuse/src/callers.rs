@@ -5,11 +5,11 @@
 
 use crate::mount_table::mount_of;
 use crate::sys::{self, Opened};
-use parking_lot::Mutex;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A process's, at the time of the look.
@@ -63,8 +63,9 @@ pub trait Callers: Debug + Send + Sync {
     /// `None` if the process cannot be looked at: another process namespace, `hidepid`.
     fn credentials(&self, process: u32) -> Option<Credentials>;
 
-    /// Tells which file system is served, by its `major:minor`. All others' mounts are elsewhere.
-    fn serves(&self, device: &str);
+    /// One who looks for this file system, by its `major:minor`: all others' mounts are elsewhere. `None`: this one does, or who
+    /// has it says so himself. Several sessions may share who is asked.
+    fn of_mount(&self, device: &str) -> Option<Arc<dyn Callers>>;
 
     /// Whether the thread waits in an ioctl of `command` on the file with the inode number `ino`, and by which kind
     /// of mount. Only then what was looked at before is of
@@ -84,8 +85,7 @@ pub trait Callers: Debug + Send + Sync {
 /// From `/proc`, with the rights of this process.
 #[derive(Default, Debug)]
 pub struct Proc {
-    /// The last that was told.
-    device: Mutex<Option<String>>,
+    device: Option<String>,
 }
 
 impl Callers for Proc {
@@ -97,8 +97,8 @@ impl Callers for Proc {
         Some(Credentials { ours, ..seen })
     }
 
-    fn serves(&self, device: &str) {
-        *self.device.lock() = Some(device.into());
+    fn of_mount(&self, device: &str) -> Option<Arc<dyn Callers>> {
+        Some(Arc::new(Proc::of(device)))
     }
 
     fn call(&self, thread: u32, command: u32, ino: u64) -> Option<Call> {
@@ -127,6 +127,11 @@ impl Callers for Proc {
 }
 
 impl Proc {
+    /// For the file system that is mounted as `device`.
+    pub fn of(device: &str) -> Proc {
+        Proc { device: Some(device.into()) }
+    }
+
     fn call_on(&self, thread: u32, descriptor: u32, ino: u64) -> Option<Call> {
         let opened = match sys::opened(thread, descriptor) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -145,12 +150,12 @@ impl Proc {
     /// In our table first: all namespaces have their numbers of one source, and those of the caller's may be as many
     /// as he likes.
     fn kind_of(&self, mount: &str, thread: u32) -> Call {
-        let Some(ours) = self.device.lock().clone() else { return Call::Mapped };
+        let Some(ours) = &self.device else { return Call::Mapped };
         for who in ["self", &thread.to_string()] {
             let Ok(table) = File::open(format!("/proc/{who}/mountinfo")) else { continue };
             for line in BufReader::new(table).split(b'\n').map_while(Result::ok) {
                 if let Some((device, is_mapped)) = mount_of(&line, mount) {
-                    return match (device == ours, is_mapped) {
+                    return match (device == *ours, is_mapped) {
                         (false, _) => Call::Elsewhere,
                         (true, false) => Call::Plain,
                         (true, true) => Call::Mapped,
@@ -240,15 +245,15 @@ mod tests {
         // What is open here, on another file system and on the one that is served.
         let file = File::open("/").unwrap();
         let fd = file.as_raw_fd() as u32;
-        let (proc, ino) = (Proc::default(), file.metadata().unwrap().ino());
-        let on = |ino| proc.call_on(std::process::id(), fd, ino);
-        assert_eq!(on(ino), Some(Call::Mapped), "nobody has told what is served");
-        proc.serves(&crate::mount_table::number_on(std::path::Path::new("/")).unwrap());
+        let (me, ino) = (std::process::id(), file.metadata().unwrap().ino());
+        let untold = Proc::default().call_on(me, fd, ino);
+        assert_eq!(untold, Some(Call::Mapped), "nobody has told what is served");
+        let proc = Proc::of(&crate::mount_table::number_on(std::path::Path::new("/")).unwrap());
+        let on = |ino| proc.call_on(me, fd, ino);
         assert_eq!((on(ino), on(ino + 1)), (Some(Call::Plain), Some(Call::Elsewhere)));
-        assert_eq!(proc.call_on(std::process::id(), u32::MAX, ino), Some(Call::Elsewhere));
-        assert_eq!(proc.kind_of("0", std::process::id()), Call::Mapped);
-        proc.serves("0:0");
-        assert_eq!(proc.call_on(std::process::id(), fd, ino), Some(Call::Elsewhere), "told anew");
+        assert_eq!(proc.call_on(me, u32::MAX, ino), Some(Call::Elsewhere));
+        assert_eq!(proc.kind_of("0", me), Call::Mapped);
+        assert_eq!(Proc::of("0:0").call_on(me, fd, ino), Some(Call::Elsewhere));
     }
 
     #[test]

@@ -103,11 +103,11 @@ impl Session {
         let (limit, processors) = config.polling();
         let polling =
             Arc::new(Polling::new(limit, processors.iter().max().map_or(0, |last| last + 1)));
-        let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config, &polling));
         let number = mount_table::number_on(&mountpoint);
-        if let Some(number) = &number {
-            config.callers.serves(number);
-        }
+        let callers = number.as_deref().and_then(|number| config.callers.of_mount(number));
+        let callers = callers.unwrap_or_else(|| config.callers.clone());
+        let config = &Config { callers, ..config.clone() };
+        let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config, &polling));
         let mut session = Session {
             dispatcher,
             notifier,

@@ -23,7 +23,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// As `ps` shows it.
 const NAME: &std::ffi::CStr = c"spinney-monitor";
@@ -97,8 +97,10 @@ impl Callers for Monitor {
         parse(&self.lookups.ask(&format!("credentials {process}"))?)
     }
 
-    /// Nothing yet: a mount that cannot be used as it is goes, and another one is made (see `begun`).
-    fn serves(&self, _: &str) {}
+    /// Nobody yet: a mount that cannot be used as it is goes, and another one is made (see `begun`).
+    fn of_mount(&self, _: &str) -> Option<Arc<dyn Callers>> {
+        None
+    }
 
     fn call(&self, thread: u32, command: u32, ino: u64) -> Option<Call> {
         match &*self.lookups.ask(&format!("ioctl {thread} {command} {ino}"))? {
@@ -206,7 +208,7 @@ impl Looks {
             return look(&self.proc, question);
         };
         if !std::mem::replace(&mut self.is_told, true) {
-            self.proc.serves(device);
+            self.proc = Proc::of(device);
         }
         None
     }

@@ -184,6 +184,7 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     /// Tells the same of everybody.
     #[derive(Debug)]
@@ -192,7 +193,9 @@ mod tests {
         fn credentials(&self, _: u32) -> Option<Credentials> {
             self.0.clone()
         }
-        fn serves(&self, _: &str) {}
+        fn of_mount(&self, _: &str) -> Option<Arc<dyn Callers>> {
+            None
+        }
         fn call(&self, _: u32, command: u32, ino: u64) -> Option<Call> {
             assert_eq!(ino, 257);
             Some([Call::Plain, Call::Elsewhere, Call::Mapped][command as usize - 7])

@@ -139,22 +139,22 @@ impl Reservations {
     /// Bytes of the trees that any change of space changes, the checksum tree apart. Any change of
     /// sharing may change what all groups of the quota tree count, and every commit its status.
     fn account_bytes(&self) -> Result<u64> {
-        let mut bytes = 0;
+        let mut bytes = 0u64;
         for tree in ACCOUNTS {
-            bytes += self.tree_size(tree)?;
+            bytes = bytes.saturating_add(self.tree_size(tree)?);
         }
+        let bytes = bytes.min(sizes::all_nodes(&self.core));
         // No item says how large the root tree is.
         let roots = self.core.roots().trees.sum().trees;
         let node = u64::from(self.core.geometry.node_size);
         Ok(bytes + (2 * roots * ROOT_RECORDS).next_multiple_of(node))
     }
 
+    /// As its root item says, which may say anything: no more than there is.
     fn tree_size(&self, tree: TreeId) -> Result<u64> {
         let key = Key::new(tree.0, kind::ROOT_ITEM, 0);
-        match self.core.view().get(TreeId::ROOT, &key).fs()? {
-            Some(data) => Ok(RootItem::parse(&data).fs()?.bytes_used),
-            None => Ok(0),
-        }
+        let Some(data) = self.core.view().get(TreeId::ROOT, &key).fs()? else { return Ok(0) };
+        Ok(RootItem::parse(&data).fs()?.bytes_used.min(sizes::all_nodes(&self.core)))
     }
 
     /// Nodes from the root down to one leaf of each tree that any commit may change whatever it is for, and

@@ -16,6 +16,7 @@ mod lost_extents;
 mod lost_leaves;
 mod lost_quotas;
 mod node_lost;
+mod numbers;
 mod rescue;
 mod superblocks;
 mod uuid_tree;

@@ -1,0 +1,87 @@
+//! Numbers of the medium that nothing judges, at their limits: the kernel and `btrfs check` take such volumes, and so
+//! do we. They can be read and written, and one number that cannot be does not make others wrong.
+
+use crate::common;
+use btrfs_disk::items::RootItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, TreeId};
+use btrfs_fs::Options;
+use common::{Image, new_file};
+use fuzzing::patch::Patch;
+use testkit::oracle;
+use vfs::FileSystem;
+
+fn read_only() -> Options {
+    Options { read_only: true, background: false, ..Options::default() }
+}
+
+/// Reads and writes a copy of it: the kernel may make chunks there.
+fn the_kernel_takes(image: &Image) {
+    let copy = image.copy("kernels.img");
+    oracle::with_kernel(&copy.path, "noatime", |_| ()).expect("the kernel takes it");
+}
+
+/// The root items that `chosen` picks say that their trees have so many bytes.
+fn tell_sizes(image: &Image, bytes: u64, chosen: impl Fn(TreeId) -> bool) {
+    let patch = Patch::new(&image.path);
+    let items = patch.items(TreeId::ROOT).into_iter();
+    let roots =
+        items.filter(|(key, _)| key.kind == kind::ROOT_ITEM && chosen(TreeId(key.objectid)));
+    let keys: Vec<Key> = roots.map(|(key, _)| key).collect();
+    assert!(!keys.is_empty(), "no tree is told of");
+    for key in keys {
+        patch.edit(TreeId::ROOT, key, |data| {
+            let mut item = RootItem::parse(data).expect("a root item");
+            item.bytes_used = bytes;
+            item.write(data);
+        });
+    }
+}
+
+/// What the volume keeps of metadata for itself, once it was read, written and found sound.
+fn used(image: &Image) -> u64 {
+    let fs = image.open_with(read_only());
+    let space = fs.statfs().expect("statfs");
+    assert!(space.blocks_available > 0, "{space:?}");
+    drop(fs);
+    let fs = image.open();
+    let kept = fs.space().totals().global_reserve;
+    fs.statfs().expect("statfs");
+    new_file(&fs, "file", b"content");
+    fs.sync().expect("sync");
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
+    kept
+}
+
+const SIZES: [u64; 4] = [1 << 50, i64::MAX as u64, 1 << 63, u64::MAX];
+
+#[test]
+fn trees_larger_than_the_volume_by_their_root_items() {
+    testkit::require!(kernel_btrfs);
+    let base = Image::new(256 << 20, &[]);
+    let sound = used(&base.copy("sound.img"));
+    for bytes in SIZES {
+        for tree in [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE] {
+            let image = base.copy("told.img");
+            tell_sizes(&image, bytes, |id| id == tree);
+            the_kernel_takes(&image);
+            let kept = used(&image);
+            assert!(kept <= 2 * sound, "{tree} of {bytes} bytes: {kept} is kept, and not {sound}");
+        }
+    }
+}
+
+#[test]
+fn trees_of_a_mixed_volume_that_are_larger_than_all_numbers_together() {
+    testkit::require!(kernel_btrfs);
+    let base = Image::new(128 << 20, &["-M"]);
+    for bytes in SIZES {
+        let image = base.copy("told.img");
+        tell_sizes(&image, bytes, |_| true);
+        the_kernel_takes(&image);
+        used(&image);
+    }
+}

@@ -78,7 +78,7 @@ impl BtrfsFs {
             id: item.devid,
             uuid: item.uuid,
             total: item.total_bytes,
-            used: chunks.iter().map(|chunk| chunk.len * chunk.stripes.len() as u64).sum(),
+            used: chunks.iter().map(ChunkInfo::on_devices).sum(),
         };
         Ok(Usage {
             fsid: sb.fields.fsid,

@@ -36,6 +36,11 @@ impl ChunkInfo {
         self.logical.0 + self.len
     }
 
+    /// Bytes of devices that its copies take together. Of all chunks of a map that is less than `ADDRESSES_END`.
+    pub fn on_devices(&self) -> u64 {
+        self.len * self.stripes.len() as u64
+    }
+
     /// Logical ranges (start, length) that hold superblock copies on the device: never
     /// to be allocated. Sorted; from each copy on `SUPER_EXCLUDED` bytes, cut at the end.
     /// For tests of several crates, which judge allocators by it: those leave out more.

@@ -16,6 +16,7 @@ use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key};
 use btrfs_space::{ClassTotals, Totals};
+use btrfs_volume::ChunkInfo;
 use vfs::{Result, StatFs};
 
 pub(crate) fn statfs(engine: &Engine) -> Result<StatFs> {
@@ -76,18 +77,18 @@ fn metadata_is_full(engine: &Engine, totals: &Totals) -> bool {
 fn stored_totals(engine: &Engine) -> Result<Totals> {
     let view = engine.core.view();
     let tree = engine.core.roots().of_block_groups();
-    let dev_item = engine.core.volume.superblock().fields.dev_item;
+    let device = engine.core.volume.superblock().fields.dev_item.total_bytes;
+    let chunks = engine.core.volume.chunks();
+    let taken: u64 = chunks.iter().map(ChunkInfo::on_devices).sum();
     let mut totals = Totals {
-        unallocated: dev_item.total_bytes.saturating_sub(dev_item.bytes_used + DEVICE_RESERVED)
-            / STRIPE_LEN
-            * STRIPE_LEN,
-        device: dev_item.total_bytes,
+        unallocated: device.saturating_sub(taken + DEVICE_RESERVED) / STRIPE_LEN * STRIPE_LEN,
+        device,
         ..Totals::default()
     };
     for class in [&mut totals.data, &mut totals.metadata, &mut totals.system] {
         class.copies = 1;
     }
-    for chunk in engine.core.volume.chunks() {
+    for chunk in chunks {
         let key = Key::new(chunk.logical.0, kind::BLOCK_GROUP_ITEM, chunk.len);
         let Some(data) = view.get(tree, &key).fs()? else { continue };
         totals.mixed |= chunk.flags & (DATA | METADATA) == DATA | METADATA;

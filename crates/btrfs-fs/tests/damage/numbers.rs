@@ -9,7 +9,7 @@ use btrfs_fs::Options;
 use common::{Image, new_file};
 use fuzzing::patch::Patch;
 use testkit::oracle;
-use vfs::FileSystem;
+use vfs::{FileSystem, StatFs};
 
 fn read_only() -> Options {
     Options { read_only: true, background: false, ..Options::default() }
@@ -83,5 +83,34 @@ fn trees_of_a_mixed_volume_that_are_larger_than_all_numbers_together() {
         tell_sizes(&image, bytes, |_| true);
         the_kernel_takes(&image);
         used(&image);
+    }
+}
+
+fn free_by_who_reads(image: &Image) -> StatFs {
+    image.open_with(read_only()).statfs().expect("statfs")
+}
+
+/// The superblock's copy of what chunks take of the device: the kernel goes by the item in the chunk tree.
+#[test]
+fn the_superblock_says_anything_of_what_chunks_take() {
+    testkit::require!(kernel_btrfs);
+    let base = Image::new(256 << 20, &[]);
+    let free = free_by_who_reads(&base);
+    let volume = Patch::new(&base.path);
+    let (_, item) = volume.find(TreeId::CHUNK, Key::new(1, kind::DEV_ITEM, 1)).expect("an item");
+    let taken = u64::from_le_bytes(item[16..24].try_into().unwrap());
+    for told in [0, taken - (1 << 20), taken + (1 << 20), 256 << 20, 1 << 63, u64::MAX] {
+        let image = base.copy("told.img");
+        Patch::new(&image.path).edit_super(|sb| sb.fields.dev_item.bytes_used = told);
+        oracle::assert_clean(&image.path);
+        oracle::with_kernel(&image.path, "ro", |_| ()).expect("the kernel takes it");
+        assert_eq!(free_by_who_reads(&image), free, "{told} bytes");
+        let fs = image.open();
+        let before = fs.usage().expect("usage").devices[0].used;
+        new_file(&fs, "file", &vec![7; 48 << 20]);
+        fs.sync().expect("sync");
+        let behind = fs.usage().expect("usage").devices[0].used;
+        assert!(before < behind, "no chunk came: another test than its name says");
+        common::close_and_judge(&image, fs);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Invariants: `holes` is the device less its first MiB and all stripes. A chunk is
 //! known to the volume before anything can be allocated in it, and stays in `unrecorded`
-//! until a commit takes it.
+//! until a commit takes it. The device's item says of chunks what they have, whatever it said before.
 
 use super::group::Group;
 use super::reserve::Kept;
@@ -78,7 +78,7 @@ pub(super) fn without_chunks(holes: &mut Ranges, chunks: &[ChunkInfo]) {
 
 impl Device {
     pub(super) fn load(volume: &Volume) -> Device {
-        let item = volume.superblock().fields.dev_item;
+        let mut item = volume.superblock().fields.dev_item;
         let mut holes = Ranges::new();
         if item.total_bytes > DEVICE_RESERVED {
             let whole = holes.insert(DEVICE_RESERVED, item.total_bytes - DEVICE_RESERVED);
@@ -86,6 +86,8 @@ impl Device {
         }
         let chunks = volume.chunks();
         without_chunks(&mut holes, &chunks);
+        // What the superblock says of that nobody judges, and the kernel does not look at it.
+        item.bytes_used = chunks.iter().map(ChunkInfo::on_devices).sum();
         let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(DEVICE_RESERVED);
         Device {
             holes,

@@ -5,7 +5,7 @@
 
 use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::node::MAX_LEVEL;
-use btrfs_disk::{Corrupt, Error, Logical, Result, Superblock};
+use btrfs_disk::{Corrupt, Error, Generation, Logical, Result, Superblock};
 
 /// Incompatible features that a volume may have.
 pub const INCOMPAT_SUPPORTED: u64 = incompat::MIXED_BACKREF
@@ -50,6 +50,7 @@ pub(crate) fn refuse(sb: &Superblock, mends_sizes: bool) -> Result<()> {
         incompatible(sb)?;
         flags(sb)?;
         sizes(sb)?;
+        goes_on(sb.generation())?;
         one_device(sb, mends_sizes)?;
         identity(sb)
     };
@@ -150,6 +151,18 @@ fn sizes(sb: &Superblock) -> Result<()> {
     Ok(())
 }
 
+/// What comes behind a commit, and its log, is one generation younger. Behind the last one no commit can have come; the
+/// kernel refuses its root as well.
+pub(crate) fn goes_on(generation: Generation) -> Result<()> {
+    match generation.0 {
+        u64::MAX => Err(Error::corrupt("generation 2^64-1, which nothing can come behind")),
+        _ => Ok(()),
+    }
+}
+
+/// No mount makes as many commits as there are from here on.
+const GENERATIONS_END: u64 = u64::MAX - (1 << 48);
+
 fn misaligned(what: &str, at: Logical) -> Error {
     Corrupt::new(format!("superblock's {what} is not aligned")).at(at).into()
 }
@@ -208,6 +221,9 @@ pub(crate) fn read_only_reason(sb: &Superblock, replays_log: bool) -> Option<Str
     if unknown != 0 {
         let names = names(unknown, compat_ro::NAMES);
         return Some(format!("feature that writing would damage: {names}"));
+    }
+    if f.generation.0 > GENERATIONS_END {
+        return Some(format!("generation {}, which few commits can come behind", f.generation));
     }
     if f.flags & FLAG_ERROR != 0 {
         return Some("the volume is marked as damaged".into());

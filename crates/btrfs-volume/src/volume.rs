@@ -107,6 +107,7 @@ impl Volume {
         };
         volume.elsewhere = start.is_elsewhere().then_some(volume.superblock().generation());
         if let Some((logical, generation, level)) = root {
+            features::goes_on(generation)?;
             let sb = Arc::make_mut(volume.superblock.get_mut());
             (sb.fields.root, sb.fields.root_level) = (logical, level);
             (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);

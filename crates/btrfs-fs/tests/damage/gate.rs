@@ -158,3 +158,34 @@ fn an_item_of_the_device_that_cuts_a_chunk_is_told() {
     assert!(why.contains("by its item"), "{why}");
     fs.destroy().unwrap();
 }
+
+/// The superblock and the root of the root tree are of this generation.
+fn tell_generation(image: &Path, generation: u64) {
+    let patch = Patch::new(image);
+    patch.edit_root(TreeId::ROOT, |node| node[80..88].copy_from_slice(&generation.to_le_bytes()));
+    patch.edit_super(|sb| sb.fields.generation = btrfs_disk::Generation(generation));
+}
+
+/// The kernel reads what is of the last but one, and would write it once. It refuses what is of the last.
+#[test]
+fn generations_that_nothing_can_come_behind() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    tell_generation(&image.path, u64::MAX - 1);
+    oracle::with_kernel(&image.path, "ro", |_| ()).expect("the kernel reads it");
+    let fs = try_open(&image.path, false).expect("it can be read");
+    fs.getattr(fs.root()).expect("the top directory");
+    let why = fs.read_only_reason().expect("a reason");
+    assert!(why.contains("generation"), "{why}");
+    fs.destroy().unwrap();
+    drop(fs);
+    common::check_ourselves(&image.path);
+    tell_generation(&image.path, u64::MAX);
+    assert!(oracle::with_kernel(&image.path, "ro", |_| ()).is_err(), "the kernel refuses it");
+    for read_only in [true, false] {
+        match try_open(&image.path, read_only).map(drop) {
+            Err(FsError::Corrupt(why)) => assert!(why.text.contains("generation"), "{why:?}"),
+            other => panic!("opened: {other:?}"),
+        }
+    }
+}

@@ -141,7 +141,7 @@ pub(crate) fn times(
     options: Options,
     out: &mut Out<'_>,
 ) -> Result<()> {
-    let time = |t: Timespec| -> Time { (t.sec, t.nsec) };
+    let time = |t: Timespec| -> Time { (t.sec, t.nanos()) };
     let otime = (options.protocol >= Protocol::V2).then(|| time(item.otime));
     let [atime, mtime, ctime] = [item.atime, item.mtime, item.ctime].map(time);
     out.put(&Command::Utimes { path, atime, mtime, ctime, otime })

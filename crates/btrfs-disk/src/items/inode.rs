@@ -9,8 +9,15 @@ le_struct! {
     pub struct Timespec[12] {
         /// Seconds; negative before 1970.
         sec: i64,
-        /// Nanoseconds on top, less than a second.
+        /// Nanoseconds on top, less than a second ([`Timespec::nanos`]).
         nsec: u32,
+    }
+}
+
+impl Timespec {
+    /// Nanoseconds that are less than a second: an item may have any number. FUSE's kernel side makes the same of it.
+    pub fn nanos(&self) -> u32 {
+        self.nsec.min(999_999_999)
     }
 }
 

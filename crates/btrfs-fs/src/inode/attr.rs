@@ -8,7 +8,7 @@ use vfs::attributes::{APPEND, COMPRESSED, IMMUTABLE, NODUMP, VERITY};
 use vfs::{Attr, FileKind, Ino, Timestamp};
 
 pub(crate) fn time_of(t: Timespec) -> Timestamp {
-    Timestamp { secs: t.sec, nanos: t.nsec }
+    Timestamp { secs: t.sec, nanos: t.nanos() }
 }
 
 pub(crate) fn stamp(t: Timestamp) -> Timespec {

@@ -2,7 +2,7 @@
 //! do we. They can be read and written, and one number that cannot be does not make others wrong.
 
 use crate::common;
-use btrfs_disk::items::RootItem;
+use btrfs_disk::items::{InodeItem, RootItem, Timespec};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_fs::Options;
@@ -112,5 +112,27 @@ fn the_superblock_says_anything_of_what_chunks_take() {
         let behind = fs.usage().expect("usage").devices[0].used;
         assert!(before < behind, "no chunk came: another test than its name says");
         common::close_and_judge(&image, fs);
+    }
+}
+
+/// FUSE's kernel side and `utimensat` know no time of more than a second beside the second.
+#[test]
+fn a_time_has_less_than_a_second_beside_the_second() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ino = new_file(&fs, "file", b"content");
+    fs.destroy().expect("close");
+    drop(fs);
+    let key = Key::new(Patch::new(&image.path).ino(TreeId::FS, "file"), kind::INODE_ITEM, 0);
+    for (nsec, nanos) in [(5, 5), (999_999_999, 999_999_999), (1_000_000_000, 999_999_999)]
+        .into_iter()
+        .chain([(u32::MAX, 999_999_999)])
+    {
+        Patch::new(&image.path).edit_as::<InodeItem>(TreeId::FS, key, |item| {
+            (item.mtime, item.atime) = (Timespec { sec: -5, nsec }, Timespec { sec: 7, nsec });
+        });
+        let attr = image.open_with(read_only()).getattr(ino).expect("attributes");
+        assert_eq!([attr.mtime, attr.atime].map(|time| time.nanos), [nanos; 2], "of {nsec}");
+        assert_eq!([attr.mtime, attr.atime].map(|time| time.secs), [-5, 7]);
     }
 }

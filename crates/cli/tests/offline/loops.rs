@@ -18,7 +18,7 @@ use testkit::require;
 const NODE: usize = 16384;
 
 /// Shows `edit` each item of a leaf: where its key lies, the key, and where its data do. How many were changed.
-fn edit_items(
+pub fn edit_items(
     leaf: &mut [u8],
     mut edit: impl FnMut(&mut [u8], usize, Key, Range<usize>) -> bool,
 ) -> usize {
@@ -59,7 +59,7 @@ fn redirect_all(image: &Path, name: &[u8], to: u64) {
     edit_leaves(image, TreeId::FS, |leaf| redirect(leaf, name, to));
 }
 
-fn edit_leaves(image: &Path, tree: TreeId, edit: impl Fn(&mut [u8]) -> usize) {
+pub fn edit_leaves(image: &Path, tree: TreeId, edit: impl Fn(&mut [u8]) -> usize) {
     let file = File::options().read(true).write(true).open(image).expect("open");
     let (mut node, mut changed) = (vec![0; NODE], 0);
     for at in (1 << 20..file.metadata().expect("metadata").len()).step_by(4096) {

@@ -10,6 +10,7 @@ mod find;
 mod inside;
 mod loops;
 mod marks;
+mod odd_times;
 mod offline;
 mod partitions;
 mod shells;

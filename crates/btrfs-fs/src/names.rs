@@ -116,6 +116,16 @@ pub(crate) fn listed(mut items: impl Lookup, dir: InodeId, name: &[u8]) -> Resul
     Ok(target.map(|target| Listed { target, rest }))
 }
 
+/// From here on no name gets an index: FUSE mounts have no offset for what is behind it.
+const INDEXES_END: u64 = (1 << 62) - 1;
+/// One operation takes two at most.
+const AT_ONCE: u64 = 2;
+
+/// ENOSPC where a directory that goes on with this index has none left for an operation.
+pub(crate) fn check_next(index: u64) -> Result<()> {
+    if index <= INDEXES_END - AT_ONCE { Ok(()) } else { Err(Errno::ENOSPC.into()) }
+}
+
 /// The next free DIR_INDEX of a directory. One that the last commit uses, or the one that
 /// is at work, is not free even if its entry is gone: a log that takes it away and gives it
 /// again is more than the kernel's replay can do.

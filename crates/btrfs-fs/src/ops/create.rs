@@ -132,17 +132,19 @@ pub(crate) fn free_name<'n>(
     names::free(view, id, name, engine.core.geometry.max_item_size())
 }
 
-/// Where the indexes of a directory's next names begin; and if it is empty, so is what it knows of them.
+/// Where the indexes of a directory's next names begin, of which there are enough for one operation; and if it is empty, so is what it knows of them.
 pub(crate) fn look_index_up(
     engine: &Engine,
     view: &View<'_>,
     id: InodeId,
     dir: &mut State,
 ) -> Result<()> {
-    if dir.dir.next_index().is_some() {
-        return Ok(());
+    if let Some(next) = dir.dir.next_index() {
+        return names::check_next(next);
     }
-    dir.dir.begin_at(names::next_index(view, id)?);
+    let next = names::next_index(view, id)?;
+    names::check_next(next)?;
+    dir.dir.begin_at(next);
     if dir.item.size == 0 && !names::has_any(view, id)? {
         dir.dir.begin_empty(engine.inodes.name_budget());
     }

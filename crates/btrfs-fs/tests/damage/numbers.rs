@@ -5,11 +5,11 @@ use crate::common;
 use btrfs_disk::items::{InodeItem, RootItem, Timespec};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
-use btrfs_fs::Options;
-use common::{Image, new_file};
+use btrfs_fs::{BtrfsFs, Options};
+use common::{CX, Image, errno, new_file};
 use fuzzing::patch::Patch;
 use testkit::oracle;
-use vfs::{FileSystem, StatFs};
+use vfs::{FileKind, FileSystem, RenameMode, StatFs};
 
 fn read_only() -> Options {
     Options { read_only: true, background: false, ..Options::default() }
@@ -134,5 +134,73 @@ fn a_time_has_less_than_a_second_beside_the_second() {
         let attr = image.open_with(read_only()).getattr(ino).expect("attributes");
         assert_eq!([attr.mtime, attr.atime].map(|time| time.nanos), [nanos; 2], "of {nsec}");
         assert_eq!([attr.mtime, attr.atime].map(|time| time.secs), [-5, 7]);
+    }
+}
+
+/// A volume whose top directory has one name, with this index.
+fn with_index(index: u64) -> Image {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    new_file(&fs, "first", b"content");
+    fs.destroy().expect("close");
+    drop(fs);
+    let patch = Patch::new(&image.path);
+    let ino = patch.ino(TreeId::FS, "first");
+    patch.edit_leaf(TreeId::FS, Key::new(256, kind::DIR_INDEX, 0), |items| {
+        for (key, data) in items {
+            match (key.objectid, key.kind) {
+                (256, kind::DIR_INDEX) => key.offset = index,
+                (at, kind::INODE_REF) if at == ino => {
+                    data[..8].copy_from_slice(&index.to_le_bytes());
+                }
+                _ => {}
+            }
+        }
+    });
+    image
+}
+
+fn listed(fs: &BtrfsFs) -> Vec<String> {
+    let mut names = Vec::new();
+    let all = fs.readdir(fs.root(), 0, &mut |entry| {
+        names.push(String::from_utf8(entry.name.to_vec()).expect("UTF-8"));
+        true
+    });
+    all.expect("a listing");
+    names.retain(|name| !name.starts_with('.'));
+    names
+}
+
+/// FUSE mounts have offsets up to 2^62, and callers up to 2^63: a name behind that could be made, and not be listed
+/// any more.
+#[test]
+fn a_directory_whose_indexes_end_takes_no_more_names() {
+    testkit::require!(kernel_btrfs);
+    for (index, room) in
+        [((1 << 62) - 6, true), ((1 << 62) - 2, false), (i64::MAX as u64 - 2, false)]
+    {
+        let image = with_index(index);
+        let fs = image.open();
+        let root = fs.root();
+        let make = |n: u32| {
+            let made = fs.mknod(&CX, root, format!("{n}").as_bytes(), FileKind::File, 0o644, 0);
+            errno(made.map(|entry| fs.forget(entry.attr.ino, 1)))
+        };
+        let made = (0..10).map(make).take_while(|error| *error == 0).count();
+        assert_eq!((made > 0, made < 5), (room, true), "behind {index}: {made}");
+        assert_eq!(make(10), libc::ENOSPC);
+        let rename = fs.rename(&CX, root, b"first", root, b"other", RenameMode::Replace);
+        assert_eq!(errno(rename), libc::ENOSPC);
+        assert_eq!(listed(&fs).len(), made + 1);
+        common::close_and_judge(&image, fs);
+        let fs = image.open();
+        assert_eq!(listed(&fs).len(), made + 1);
+        for name in listed(&fs) {
+            fs.unlink(&CX, fs.root(), name.as_bytes()).expect("it goes");
+        }
+        common::close_and_judge(&image, fs);
+        let fs = image.open();
+        new_file(&fs, "again", b"content");
+        common::close_and_judge(&image, fs);
     }
 }

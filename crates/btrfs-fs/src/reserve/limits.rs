@@ -187,7 +187,7 @@ impl Drop for QuotaReservation<'_> {
         for id in &self.groups {
             if let Some(group) = table.groups.get_mut(id) {
                 group.under_way = group.under_way.saturating_sub(self.bytes);
-                group.fresh += self.bytes;
+                group.fresh = group.fresh.saturating_add(self.bytes);
             }
         }
     }
@@ -228,7 +228,9 @@ impl Limits {
             return None;
         }
         for group in &groups {
-            table.groups.entry(*group).or_default().under_way += bytes;
+            let group = table.groups.entry(*group).or_default();
+            // A limit of 2^64-1 has room for anything.
+            group.under_way = group.under_way.saturating_add(bytes);
         }
         drop(table);
         promise.groups = groups;
@@ -326,7 +328,8 @@ impl Limits {
         }
         for (tree, bytes) in std::mem::take(&mut table.left) {
             for id in table.limited(tree) {
-                table.groups.entry(id).or_default().left += bytes;
+                let group = table.groups.entry(id).or_default();
+                group.left = group.left.saturating_add(bytes);
             }
         }
     }
@@ -443,6 +446,20 @@ mod tests {
         assert!(limits.is_pressed(TREE), "one waits still");
         drop(second);
         assert!(!limits.is_pressed(TREE));
+    }
+
+    /// The kernel keeps no such limit, but an item may say it.
+    #[test]
+    fn a_limit_of_all_numbers_counts_promises_to_its_end() {
+        const HALF: u64 = (1 << 63) - 4096;
+        let limits = limited(u64::MAX);
+        let promises = [(); 3].map(|()| limits.reserve(TREE, HALF, 0).expect("anything fits"));
+        drop(promises);
+        assert!(limits.have_room(TREE, HALF));
+        limits.leave(Left::from([(TREE, u64::MAX), (TreeId(257), HALF)]));
+        limits.table.lock().parents.insert(257, BTreeSet::from([TREE.0]));
+        limits.all_landed();
+        assert!(limits.reserve(TREE, HALF, 0).is_some());
     }
 
     #[test]

@@ -44,9 +44,15 @@ struct Sizes {
 
 impl Sizes {
     fn add(&mut self, other: Sizes) {
-        self.disk += other.disk;
-        self.uncompressed += other.uncompressed;
-        self.referenced += other.referenced;
+        // Items may claim any number of bytes.
+        self.disk = self.disk.saturating_add(other.disk);
+        self.uncompressed = self.uncompressed.saturating_add(other.uncompressed);
+        self.referenced = self.referenced.saturating_add(other.referenced);
+    }
+
+    /// How much of what it would take uncompressed it takes.
+    fn percent(&self) -> u128 {
+        u128::from(self.disk) * 100 / u128::from(self.uncompressed.max(1))
     }
 }
 
@@ -191,10 +197,9 @@ fn as_text(out: &mut Out, found: &Found, raw: bool) -> Result<()> {
     out.line("Type       Perc     Disk Usage   Uncompressed Referenced  ")?;
     let rows = found.by.iter().map(|(stored, sizes)| (stored.name(), *sizes));
     for (name, sizes) in [("TOTAL", total(found))].into_iter().chain(rows) {
-        let percent = sizes.disk * 100 / sizes.uncompressed.max(1);
         let cells = [sizes.disk, sizes.uncompressed, sizes.referenced];
         let [disk, uncompressed, referenced] = cells.map(|bytes| size(bytes, raw));
-        let percent = format!("{percent:3}%");
+        let percent = format!("{:3}%", sizes.percent());
         out.line(format!(
             "{name:<10} {percent:<8} {disk:<12} {uncompressed:<12} {referenced:<12}"
         ))?;
@@ -236,4 +241,19 @@ fn as_json(found: &Found) -> String {
                 }
             });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sizes;
+
+    #[test]
+    fn sizes_that_cannot_be_add_up_to_the_largest() {
+        let half = Sizes { disk: 1 << 63, uncompressed: 1 << 63, referenced: 1 << 63 };
+        let mut all = half;
+        all.add(half);
+        assert_eq!((all.disk, all.uncompressed, all.referenced), (u64::MAX, u64::MAX, u64::MAX));
+        assert_eq!(all.percent(), 100);
+        assert_eq!(Sizes { uncompressed: 1 << 62, ..half }.percent(), 200);
+    }
 }

@@ -49,8 +49,9 @@ struct Sizes {
 
 impl Sizes {
     fn add(&mut self, more: Sizes) {
-        self.total += more.total;
-        self.exclusive += more.exclusive;
+        // Items may claim any number of bytes.
+        self.total = self.total.saturating_add(more.total);
+        self.exclusive = self.exclusive.saturating_add(more.exclusive);
     }
 }
 
@@ -226,14 +227,15 @@ impl<'t> Walk<'t> {
         let mut sizes = Sizes::default();
         self.trees.each_of(at, kind::EXTENT_DATA, |key, data| {
             let Some((fields, compressed)) = extent(key, data)? else { return Ok(()) };
-            sizes.total += fields.num_bytes;
+            let total = fields.num_bytes;
             if self.owners.get(&fields.disk_bytenr.0) != Some(&Owner::Several) {
-                sizes.exclusive += fields.num_bytes;
+                sizes.add(Sizes { total, exclusive: total });
                 return Ok(());
             }
+            sizes.add(Sizes { total, exclusive: 0 });
             let within = if compressed { 0 } else { fields.offset };
             let start = fields.disk_bytenr.0.saturating_add(within);
-            self.shared.push((start, start.saturating_add(fields.num_bytes)));
+            self.shared.push((start, start.saturating_add(total)));
             Ok(())
         })?;
         Ok(sizes)
@@ -292,6 +294,14 @@ fn as_json(row: &Row<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn sizes_that_cannot_be_add_up_to_the_largest() {
+        let half = super::Sizes { total: 1 << 63, exclusive: 1 << 63 };
+        let mut all = half;
+        all.add(half);
+        assert_eq!((all.total, all.exclusive), (u64::MAX, u64::MAX));
+    }
+
     #[test]
     fn ranges_count_once() {
         assert_eq!(super::covered(vec![(10, 20), (15, 30), (40, 50), (41, 42)]), 30);

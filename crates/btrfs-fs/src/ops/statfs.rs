@@ -39,7 +39,7 @@ pub(crate) fn statfs(engine: &Engine) -> Result<StatFs> {
     };
     let reserve = global_reserve(&engine.core)?;
     let free = blocks.saturating_sub((used / copies + underway) / block);
-    let available = (totals.data.total - totals.data.used).saturating_sub(underway);
+    let available = left(&totals.data).saturating_sub(underway);
     let to_come = match totals.unallocated {
         small if small <= copies * STRIPE_LEN => 0,
         unallocated => unallocated / copies,
@@ -54,6 +54,11 @@ pub(crate) fn statfs(engine: &Engine) -> Result<StatFs> {
         files_free: 0,
         name_max: vfs::NAME_MAX as u32,
     })
+}
+
+/// What is not used. Both were read by themselves: a chunk may have come between them, and a commit of what is in it.
+fn left(data: &ClassTotals) -> u64 {
+    data.total.saturating_sub(data.used)
 }
 
 /// Data that no commit knows yet: in memory, or in extents of this epoch.
@@ -104,4 +109,16 @@ fn stored_totals(engine: &Engine) -> Result<Totals> {
         class.copies = if chunk.flags & DUP != 0 { 2 } else { class.copies };
     }
     Ok(totals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_of_a_chunk_that_is_not_counted_yet_leaves_nothing() {
+        let data = ClassTotals { total: 8 << 20, used: 9 << 20, ..ClassTotals::default() };
+        assert_eq!(left(&data), 0);
+        assert_eq!(left(&ClassTotals { used: 3 << 20, ..data }), 5 << 20);
+    }
 }

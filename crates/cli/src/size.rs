@@ -14,6 +14,7 @@ pub fn parse(text: &str) -> Option<u64> {
         'G' => 3,
         'T' => 4,
         'P' => 5,
+        'E' => 6,
         _ => return None,
     };
     let base: u64 = match letters.as_str() {
@@ -35,7 +36,20 @@ pub fn count(number: impl Into<u64>, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::count;
+    use super::{count, parse};
+
+    #[test]
+    fn units_are_those_of_btrfs_and_of_truncate() {
+        let known = [("1", 1), ("2k", 2048), ("1KB", 1000), ("3MiB", 3 << 20), ("1g", 1 << 30)];
+        let large = [("1T", 1 << 40), ("4p", 4 << 50), ("1E", 1 << 60), ("15e", 15 << 60)];
+        for (text, bytes) in known.into_iter().chain(large) {
+            assert_eq!(parse(text), Some(bytes), "{text}");
+        }
+        assert_eq!(parse("18EB"), Some(18_000_000_000_000_000_000));
+        for text in ["16E", "19EB", "1Z", "", "E", "1EE"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn one_is_one() {

@@ -330,6 +330,27 @@ fn what_a_kernel_began_to_erase_costs_no_subvolume() {
     spares_subvolumes(true);
 }
 
+/// As the kernel's: it counts all numbers of the root tree, whoever has them.
+#[test]
+fn a_new_subvolumes_number_is_above_the_caches() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(1200 * MIB, &WITHOUT);
+    oracle::with_kernel(&image.path, V1, |mount| {
+        let piece = |n: u8| std::fs::write(mount.join(&format!("{n}")), vec![n; 1 << 20]);
+        (0..60).for_each(|n| piece(n).expect("write"));
+        btrfs(mount, &["filesystem", "sync", "/"]);
+        std::fs::remove_file(mount.join("1")).expect("remove");
+    })
+    .expect("the kernel mounts it");
+    let caches = all_caches(&Patch::new(&image.path));
+    let last = caches.iter().map(|cache| cache.ino).max().expect("the kernel was to write one");
+    let fs = open_path(&image.path).expect("open");
+    assert!(make_subvolumes(&fs, 1)[0] > last, "{last} was a cache's");
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
+}
+
 /// As an earlier version of Spinney left it: a subvolume has the number of a cache's inode.
 #[test]
 fn a_subvolume_of_a_caches_number_is_kept() {

@@ -40,6 +40,13 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// No system call can name an attribute with a NUL in its name, which a volume may have all the same; who
+/// removes it here can.
+fn check_new_name(name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if name.contains(&0) { Err(Errno::EINVAL.into()) } else { Ok(()) }
+}
+
 pub(crate) fn get(engine: &Engine, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
     if is_stand_in(ino) {
         return Err(Errno::ENODATA.into());
@@ -78,7 +85,7 @@ pub(crate) fn set(
 ) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    check_name(name)?;
+    check_new_name(name)?;
     let _reservation = engine.reserver.reserve(cost::set_xattr(name.len(), value.len()))?;
     let mut state = engine.write(&inode)?;
     check_writable(&state)?;

@@ -16,6 +16,7 @@ mod inodes;
 mod limits;
 mod listing;
 mod long_items;
+mod odd_bytes;
 mod orphans;
 mod reads;
 mod sparse;

@@ -375,11 +375,8 @@ impl<'v> Unpacker<'v> {
         if has("SCHILY.acl.ace") || has("LIBARCHIVE.xattr.") {
             self.about(path, "attributes in a form that is not understood are left out").print();
         }
-        if records
-            .iter()
-            .any(|(k, value)| pax::xattr_name(k).is_some() && value.len() > LONGEST_XATTR)
-        {
-            return Err(self.about(path, "has an attribute that is longer than Linux has them"));
+        if let Some(wrong) = wrong_attribute(records) {
+            return Err(self.about(path, wrong));
         }
         let xattrs = records.iter().filter_map(|(key, value)| {
             let name = pax::xattr_name(key)?;
@@ -467,6 +464,17 @@ impl<'v> Unpacker<'v> {
         let image = self.volume.name().display();
         Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
     }
+}
+
+/// What is wrong with an attribute that no system call would take.
+fn wrong_attribute(records: &pax::Records) -> Option<&'static str> {
+    records.iter().find_map(|(key, value)| match pax::xattr_name(key)? {
+        name if name.contains(&0) => Some("has an attribute with a NUL in its name"),
+        _ if value.len() > LONGEST_XATTR => {
+            Some("has an attribute that is longer than Linux has them")
+        }
+        _ => None,
+    })
 }
 
 fn is_dir(attr: &Attr) -> bool {

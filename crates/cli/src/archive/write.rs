@@ -187,8 +187,8 @@ impl<'f, W: Write> Packer<'f, W> {
         for attribute in fs.listxattr(node.ino()).at(volume, path)? {
             let value = fs.getxattr(node.ino(), &attribute).at(volume, path)?;
             match std::str::from_utf8(&attribute) {
-                Ok(text) => member.record(&xattr_key(text), value),
-                Err(_) => say_error(&format!(
+                Ok(text) if !text.contains('\0') => member.record(&xattr_key(text), value),
+                _ => say_error(&format!(
                     "spinney: {}: attribute {} is left out",
                     String::from_utf8_lossy(path),
                     String::from_utf8_lossy(&attribute)

@@ -11,13 +11,16 @@ use testkit::require;
 /// A header of its own in front of a member, with this content, and what it is of: a file `f`, and then one
 /// called `last`.
 pub fn archive(file: &Path, kind: u8, content: &[u8]) {
+    archive_of(file, &[("x", kind, content), ("f", b'0', b"content\n"), ("last", b'0', b"last\n")]);
+}
+
+/// Members with these names, types and contents.
+fn archive_of(file: &Path, members: &[(&str, u8, &[u8])]) {
     let mut to = BufWriter::new(File::create(file).unwrap());
-    for (name, kind, content) in
-        [("x", kind, content), ("f", b'0', &b"content\n"[..]), ("last", b'0', b"last\n")]
-    {
+    for (name, kind, content) in members {
         let mut header = tar::Header::new_gnu();
         header.set_path(name).unwrap();
-        header.set_entry_type(tar::EntryType::new(kind));
+        header.set_entry_type(tar::EntryType::new(*kind));
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
         header.set_cksum();
@@ -105,6 +108,19 @@ fn whom_an_acl_keeps_out_gets_not_in_without_it() {
         assert!(stat.contains(&format!("Access: (0{mode}/")), "{stat}");
         fine(&["rm", "-d", &image.at("/f")]);
     }
+}
+
+/// Volumes can hold it, and no system call can name it; not even the file is made.
+#[test]
+fn an_attribute_with_a_nul_in_its_name_is_refused() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-nul");
+    let file = image.dir.join("a.tar");
+    archive(&file, b'x', b"27 SCHILY.xattr.user.a\0b=v\n");
+    let (code, said) = unpacked(&file, &image.at("/"));
+    assert!(code == Some(1) && said.contains("/f") && said.contains("NUL"), "{said}");
+    assert_eq!(fine(&["ls", &image.at("/")]), "last\n");
+    assert_clean(&image.path);
 }
 
 /// A header of so many records, each of them of two names in memory, took twenty times its length.

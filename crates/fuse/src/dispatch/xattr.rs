@@ -44,12 +44,7 @@ impl Dispatcher {
     pub(super) fn listxattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: GetxattrIn = request.arg()?;
         let names = self.fs.listxattr(self.ino(request))?;
-        let mut list = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
-        for name in &names {
-            list.extend_from_slice(name);
-            list.push(0);
-        }
-        sized(arg.size, &list, out)
+        sized(arg.size, &listed(&names), out)
     }
 
     pub(super) fn setxattr(&self, request: &Request<'_>) -> Answer<()> {
@@ -133,6 +128,16 @@ fn append_stats(json: &mut String, stats: &[Stat]) {
     }
 }
 
+/// As a listing has them. One with a NUL in it would be taken for several, and nobody can ask for it.
+fn listed(names: &[Vec<u8>]) -> Vec<u8> {
+    let mut list = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
+    for name in names.iter().filter(|name| !name.contains(&0)) {
+        list.extend_from_slice(name);
+        list.push(0);
+    }
+    list
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +150,12 @@ mod tests {
         let stats = [Stat { name: "a.b", value: 1 }, Stat { name: "c_ns", value: u64::MAX }];
         append_stats(&mut json, &stats);
         assert_eq!(json, r#","a.b":1,"c_ns":18446744073709551615"#);
+    }
+
+    #[test]
+    fn a_name_with_a_nul_in_it_is_not_listed() {
+        let names = [&b"user.a"[..], b"user.b\0", b"user.\0c", b"user.d"].map(<[u8]>::to_vec);
+        assert_eq!(listed(&names), b"user.a\0user.d\0");
     }
 
     #[test]

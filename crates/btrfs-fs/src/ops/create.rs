@@ -174,6 +174,10 @@ fn check_symlink(engine: &Engine, new: &New<'_>) -> Result<()> {
     if new.target.is_empty() {
         return Err(Errno::ENOENT.into());
     }
+    // No path has one: the kernel would follow what is in front of it, and no stream can have it.
+    if new.target.contains(&0) {
+        return Err(Errno::EINVAL.into());
+    }
     let sector = engine.core.geometry.sector_size as usize;
     if new.target.len() > room.min(sector - 1).min(vfs::TARGET_MAX) {
         return Err(Errno::ENAMETOOLONG.into());

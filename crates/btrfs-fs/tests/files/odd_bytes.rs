@@ -51,6 +51,19 @@ fn no_attribute_gets_a_nul_into_its_name_and_one_that_has_it_can_be_removed() {
     assert_sound(&image.path);
 }
 
+/// The kernel follows what is in front of the NUL.
+#[test]
+fn no_link_leads_to_a_path_with_a_nul_in_it() {
+    let device = Arc::new(SimDevice::new(Disk::zeros(160 << 20)));
+    make(&*device, &MkfsOptions::default()).expect("mkfs");
+    let fs = BtrfsFs::open_device(device, Options::default()).expect("open");
+    for target in [&b"\0"[..], b"a\0b", b"a\0"] {
+        assert_eq!(errno(fs.symlink(&CX, fs.root(), b"l", target)), libc::EINVAL);
+    }
+    assert_eq!(errno(fs.lookup(&CX, fs.root(), b"l")), libc::ENOENT);
+    fs.destroy().expect("close");
+}
+
 /// Who makes up what no caller of a system can say.
 struct Odd<'f> {
     fs: &'f BtrfsFs,

@@ -172,6 +172,9 @@ impl<'v> Unpacker<'v> {
         if kind == FileKind::File && i64::try_from(member.size).is_err() {
             return Err(FsError::from(Errno::EFBIG)).at(self.volume, path);
         }
+        if kind == FileKind::Symlink && member.link.contains(&0) {
+            return Err(self.about(path, "is a link to a path with a NUL in it"));
+        }
         let (attributes, rdev) = (self.attributes_of(member, path)?, self.rdev(member, path)?);
         let parent = place.parent.ino();
         let mut draft = place.draft(self.volume)?;

@@ -123,6 +123,21 @@ fn an_attribute_with_a_nul_in_its_name_is_refused() {
     assert_clean(&image.path);
 }
 
+/// The kernel would follow what is in front of the NUL, and no stream can have such a link.
+#[test]
+fn a_link_to_a_path_with_a_nul_in_it_is_refused() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-nul-link");
+    let file = image.dir.join("a.tar");
+    for (kind, target) in [(b'x', &b"16 linkpath=a\0b\n"[..]), (b'K', b"a\0b")] {
+        archive_of(&file, &[("x", kind, target), ("l", b'2', b""), ("last", b'0', b"last\n")]);
+        let (code, said) = unpacked(&file, &image.at("/"));
+        assert!(code == Some(1) && said.contains("/l") && said.contains("NUL"), "{said}");
+        assert_eq!(fine(&["ls", &image.at("/")]), "last\n");
+    }
+    assert_clean(&image.path);
+}
+
 /// A header of so many records, each of them of two names in memory, took twenty times its length.
 #[test]
 fn headers_of_millions_of_records_are_refused() {

@@ -1,7 +1,7 @@
 //! The content of files: out of a volume, into it, and from one file to another.
 //!
 //! Holes stay holes. A file that grows or shrinks on the host while it is copied gives
-//! what was read.
+//! what was read; one that grows in the volume gives what it had when that began.
 
 use super::node::Node;
 use crate::error::{Error, Result};
@@ -73,7 +73,8 @@ impl<'a> FileAt<'a> {
         Ok(())
     }
 
-    /// Hands the data over in order, without the holes and what cannot be read, which is told.
+    /// Hands the data over in order, without the holes and what cannot be read, which is told. What is appended
+    /// meanwhile is left out: who appends for ever would be read for ever.
     pub fn data(&self, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let fs = self.volume.fs();
         let seek = |from: u64, whence: SeekWhence| match fs.seek(self.ino, from, whence) {
@@ -84,7 +85,10 @@ impl<'a> FileAt<'a> {
         let size = self.size()?;
         let mut buffer = vec![0; BUFFER.min(size.max(1) as usize)];
         let mut at = 0;
-        while let Some(start) = seek(at, SeekWhence::Data)? {
+        while at < size
+            && let Some(start) = seek(at, SeekWhence::Data)?
+            && start < size
+        {
             let end = seek(start, SeekWhence::Hole)?.unwrap_or(size).min(size);
             read_around(
                 &**fs,
@@ -260,7 +264,7 @@ pub fn from_host(from: &mut File, path: &Path, to: &FileAt<'_>) -> Result<()> {
 /// Gives the host's file `to` the content of `from`.
 pub fn to_host(from: &FileAt<'_>, to: &File, path: &Path) -> Result<()> {
     let failed = |e: std::io::Error| Error::host(path, e);
-    let mut emptied = false;
+    let (size, mut emptied) = (from.size()?, false);
     from.data(&mut |offset, bytes| {
         if !std::mem::replace(&mut emptied, true) {
             to.set_len(0).map_err(failed)?;
@@ -270,5 +274,5 @@ pub fn to_host(from: &FileAt<'_>, to: &File, path: &Path) -> Result<()> {
     if !emptied {
         to.set_len(0).map_err(failed)?;
     }
-    to.set_len(from.size()?).and_then(|()| settled(to)).map_err(failed)
+    to.set_len(size).and_then(|()| settled(to)).map_err(failed)
 }

@@ -5,6 +5,7 @@ mod common;
 
 mod claims;
 mod endings;
+mod files;
 mod format;
 mod taken;
 mod threads;

@@ -1,0 +1,116 @@
+//! Files by the library where something goes wrong or goes on beside: what `std::io` promises of them holds, and
+//! all of it ends.
+
+use spinney::tree::fill::FileAt;
+use spinney::vfs::{Context, FallocateMode};
+use spinney::{
+    BlockDevice, FileOptions, FormatOptions, LimitChange, MemDevice, QgroupId, Volume,
+    VolumeOptions,
+};
+use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// A device that fails when it is told to.
+struct Moody {
+    device: MemDevice,
+    /// The next write of content fails.
+    no_write: AtomicBool,
+    no_read: AtomicBool,
+}
+
+impl Moody {
+    fn new() -> Arc<Moody> {
+        let device = MemDevice::new(256 << 20);
+        FormatOptions::new().format(&device).unwrap();
+        Arc::new(Moody {
+            device,
+            no_write: AtomicBool::new(false),
+            no_read: AtomicBool::new(false),
+        })
+    }
+}
+
+impl BlockDevice for Moody {
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        match self.no_read.load(Ordering::Relaxed) {
+            true => Err(ErrorKind::TimedOut.into()),
+            false => self.device.read_at(offset, buf),
+        }
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.device.write_at(offset, buf)
+    }
+    fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
+        match self.no_write.swap(false, Ordering::Relaxed) {
+            true => Err(io::Error::from_raw_os_error(libc::EIO)),
+            false => self.device.write_apart(offset, bufs, through),
+        }
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.device.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        "moody".into()
+    }
+}
+
+fn writable(device: &Arc<Moody>) -> Volume {
+    VolumeOptions::new().write(true).open_device(device.clone()).unwrap()
+}
+
+/// What `work` answers, which must not take for ever.
+fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(work()));
+    told.recv_timeout(Duration::from_secs(60)).expect("it ends")
+}
+
+/// Bytes that tell where they are from.
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 % 251) as u8).collect()
+}
+
+/// Writes it as `BufWriter` does, which keeps what an error says is not written, and tells how much is.
+fn append(log: &mut spinney::File, data: &[u8]) -> usize {
+    let mut done = 0;
+    while done < data.len() {
+        match log.write(&data[done..]) {
+            Ok(written) => done += written,
+            Err(_) => break,
+        }
+    }
+    done
+}
+
+/// A byte at a time was looked for behind where the file had ended when that began.
+#[test]
+fn a_copy_ends_however_much_is_appended_meanwhile() {
+    let volume = writable(&Moody::new());
+    volume.write("log", &bytes(100_000)).unwrap();
+    let copied = ends(move || {
+        let node = volume.find(b"log", true).unwrap();
+        let mut log = FileOptions::new().append(true).open(&volume, "log").unwrap();
+        let (more, mut copied) = (bytes(32 << 20), Vec::new());
+        let copy = FileAt::of(&volume, &node, b"log").data(&mut |at, bytes| {
+            if at == 0 {
+                log.write_all(&more).unwrap();
+            }
+            assert_eq!(at, copied.len() as u64);
+            copied.extend_from_slice(bytes);
+            Ok(())
+        });
+        copy.map(|()| copied).unwrap()
+    });
+    assert!(copied == bytes(100_000), "{} bytes", copied.len());
+}

@@ -188,7 +188,7 @@ impl File {
         self.volume.fs().read(self.node.ino(), offset, buf).at(&self.volume, &self.path)
     }
 
-    /// Writes all of `data` at `offset`.
+    /// Writes all of `data` at `offset`. Where that fails a part of it may be there.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.may_write()?;
         self.place().write(offset, data)
@@ -234,6 +234,21 @@ impl File {
     }
 }
 
+    /// Of a write that fails the file may have the beginning, and be longer by it. Who appends and tries again
+    /// would append that once more, so it counts as written, and the rest fails by itself.
+    fn write_here(&self, data: &[u8]) -> Result<usize> {
+        self.may_write()?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.place().write_some(self.at, data).or_else(|error| match self.len() {
+            Ok(now) if self.append && now > self.at => {
+                Ok(usize::try_from(now - self.at).unwrap_or(usize::MAX).min(data.len()))
+            }
+            _ => Err(error),
+        })
+    }
+
 impl Read for File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let got = self.read_at(self.at, buf)?;
@@ -247,9 +262,9 @@ impl Write for File {
         if self.append {
             self.at = self.len()?;
         }
-        self.write_at(self.at, data)?;
-        self.at += data.len() as u64;
-        Ok(data.len())
+        let written = self.write_here(data)?;
+        self.at += written as u64;
+        Ok(written)
     }
 
     /// Nothing waits in the handle. For the medium there is [`File::sync_all`].

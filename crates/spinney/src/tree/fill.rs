@@ -58,15 +58,20 @@ impl<'a> FileAt<'a> {
         Ok(self.volume.fs().getattr(self.ino).at(self.volume, self.path)?.size)
     }
 
-    /// Writes all of `bytes`.
-    pub fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
+    /// Writes as much of `bytes`, which are not none, as there is room for, and answers how much that is.
+    pub fn write_some(&self, offset: u64, bytes: &[u8]) -> Result<usize> {
         let (cx, flags) = (Context::default(), WriteFlags::default());
+        let written = self.volume.fs().write(&cx, self.ino, offset, bytes, flags);
+        match written.at(self.volume, self.path)? {
+            0 => Err(FsError::from(Errno::ENOSPC)).at(self.volume, self.path),
+            n => Ok(n),
+        }
+    }
+
+    /// Writes all of `bytes`; where that fails the file may have a part of them.
+    pub fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let written = self.volume.fs().write(&cx, self.ino, offset, bytes, flags);
-            let written = match written.at(self.volume, self.path)? {
-                0 => return Err(FsError::from(Errno::ENOSPC)).at(self.volume, self.path),
-                n => n,
-            };
+            let written = self.write_some(offset, bytes)?;
             offset += written as u64;
             bytes = &bytes[written..];
         }

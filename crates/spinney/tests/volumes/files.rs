@@ -93,6 +93,45 @@ fn append(log: &mut spinney::File, data: &[u8]) -> usize {
     done
 }
 
+#[test]
+fn what_failed_to_be_appended_is_appended_once() {
+    let device = Moody::new();
+    let volume = writable(&device);
+    let mut log = FileOptions::new().append(true).create(true).open(&volume, "log").unwrap();
+    let data = bytes(1 << 20);
+    log.write_all(&data[..5000]).unwrap();
+    device.no_write.store(true, Ordering::Relaxed);
+    let done = append(&mut log, &data[5000..]);
+    assert!(!device.no_write.load(Ordering::Relaxed), "it was asked");
+    assert_eq!(log.metadata().unwrap().len(), 5000 + done as u64);
+    log.write_all(&data[5000 + done..]).unwrap();
+    assert!(volume.read("log").unwrap() == data, "something is there twice");
+    volume.close().unwrap();
+}
+
+/// Space that the file has already takes the beginning, and a quota refuses the rest.
+#[test]
+fn what_a_limit_refused_is_appended_once() {
+    let device = Moody::new();
+    let volume = writable(&device);
+    let home = QgroupId(volume.create_subvolume("home").unwrap().0);
+    let mut log = FileOptions::new().append(true).create(true).open(&volume, "home/log").unwrap();
+    let ino = volume.find(b"home/log", true).unwrap().ino();
+    let (cx, keep) = (Context::default(), FallocateMode::KeepSize);
+    volume.fs().fallocate(&cx, ino, keep, 0, 1 << 20).unwrap();
+    volume.enable_quotas().unwrap();
+    let limit = |bytes| LimitChange { referenced: Some(bytes), ..LimitChange::default() };
+    volume.limit_qgroup(home, &limit(Some((1 << 20) + 65536))).unwrap();
+    let data = bytes(2 << 20);
+    let done = append(&mut log, &data);
+    assert!((1 << 20..data.len()).contains(&done), "{done}");
+    assert_eq!(log.metadata().unwrap().len(), done as u64);
+    volume.limit_qgroup(home, &limit(None)).unwrap();
+    log.write_all(&data[done..]).unwrap();
+    assert!(volume.read("home/log").unwrap() == data, "something is there twice");
+    volume.close().unwrap();
+}
+
 /// A byte at a time was looked for behind where the file had ended when that began.
 #[test]
 fn a_copy_ends_however_much_is_appended_meanwhile() {

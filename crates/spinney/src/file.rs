@@ -326,12 +326,19 @@ impl Volume {
         FileOptions::new().write(true).create(true).truncate(true).open(self, path)
     }
 
-    /// The whole content of a file.
+    /// The whole content of a file; ENOMEM where memory for all of it is not to be had. A file of a few bytes on
+    /// the medium can be 8 EiB long, all of it a hole: who opens volumes of strangers looks at the
+    /// [length](Metadata::len) first, or reads by [`open_path`](Volume::open_path) what he wants of it.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open_path(path)?;
         let mut content = Vec::new();
+        let too_long = |_| self.error(&file.path, Errno::ENOMEM.into());
+        let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
         file.place().bytes::<crate::Error>(&mut |bytes| {
+        content.try_reserve_exact(len).map_err(too_long)?;
             content.extend_from_slice(bytes);
+            // It may grow meanwhile.
+            content.try_reserve(bytes.len()).map_err(too_long)?;
             Ok(())
         })?;
         Ok(content)

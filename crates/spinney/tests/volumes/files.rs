@@ -153,3 +153,12 @@ fn a_copy_ends_however_much_is_appended_meanwhile() {
     });
     assert!(copied == bytes(100_000), "{} bytes", copied.len());
 }
+
+/// A few hundred bytes of an image say so.
+#[test]
+fn a_file_that_is_longer_than_all_memory_is_no_end_of_the_program() {
+    let volume = writable(&Moody::new());
+    volume.create("long").unwrap().set_len(i64::MAX as u64).unwrap();
+    let error = ends(move || volume.read("long")).unwrap_err();
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::OutOfMemory, Some(libc::ENOMEM)));
+}

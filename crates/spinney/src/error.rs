@@ -182,6 +182,8 @@ impl Error {
         }
     }
 
+            // What the device said: EIO, which all of these are to a system call, is of no kind.
+            Cause::Volume(FsError::Io { source, .. }) => source.kind(),
     /// The number that a system call would have answered with.
     pub fn errno(&self) -> Option<i32> {
         match self.cause() {

@@ -162,3 +162,19 @@ fn a_file_that_is_longer_than_all_memory_is_no_end_of_the_program() {
     let error = ends(move || volume.read("long")).unwrap_err();
     assert_eq!((error.kind(), error.errno()), (ErrorKind::OutOfMemory, Some(libc::ENOMEM)));
 }
+
+#[test]
+fn an_error_is_of_the_kind_that_the_device_says() {
+    let device = Moody::new();
+    let volume = writable(&device);
+    volume.write("f", &bytes(1 << 20)).unwrap();
+    volume.close().unwrap();
+    let volume = VolumeOptions::new().open_device(device.clone()).unwrap();
+    let file = volume.open_path("f").unwrap();
+    device.no_read.store(true, Ordering::Relaxed);
+    let error = file.read_at(0, &mut [0; 4096]).unwrap_err();
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::TimedOut, Some(libc::EIO)));
+    assert_eq!(io::Error::from(error).kind(), ErrorKind::TimedOut);
+    let error = VolumeOptions::new().open_device(device).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+}

@@ -5,6 +5,7 @@ use crate::tree::path::{join, split};
 use crate::tree::{Node, remove};
 use crate::volume::{At, Volume, bytes, is_errno};
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use vfs::{Context, Errno, FsError, RenameMode, XattrMode};
@@ -13,6 +14,11 @@ impl Volume {
     /// Makes an empty directory.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
+        if split(path).is_none() {
+            // `/`, and what ends with `.` or `..`, is no name that could be given to anything.
+            let there = self.find(path, true).and_then(|_| Err(Errno::EEXIST.into()));
+            return there.at(self, path);
+        }
         let (parent, name) = self.find_parent(path).at(self, path)?;
         self.make_dir(&parent, &name, path).map(drop)
     }
@@ -20,35 +26,40 @@ impl Volume {
     /// Makes a directory and those above it that are missing.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
-        let mut missing = Vec::new();
-        let mut above = path;
+        let names = names_in(path);
+        // The way to each is there up to the last one that is.
+        let to = |count: usize| {
+            names.get(count.wrapping_sub(1)).map_or(&b""[..], |name| &path[..name.end])
+        };
+        let mut there = names.len();
         let mut here = loop {
-            match self.find(above, true) {
-                Ok(node) => break node,
-                Err(FsError::Posix(Errno::ENOENT)) => {}
-                Err(error) => return Err(self.error(path, error)),
+            match self.find(to(there), true) {
+                Err(FsError::Posix(Errno::ENOENT)) if there > 0 => there -= 1,
+                found => break found.at(self, path)?,
             }
-            let Some((parent, name)) = split(above) else {
-                return Err(self.error(path, Errno::EINVAL.into()));
-            };
-            missing.push(name);
-            above = parent;
         };
         if !here.is_dir() {
-            let errno = if missing.is_empty() { Errno::EEXIST } else { Errno::ENOTDIR };
+            let errno = if there == names.len() { Errno::EEXIST } else { Errno::ENOTDIR };
             return Err(self.error(path, errno.into()));
         }
-        for name in missing.into_iter().rev() {
-            here = match self.make_dir(&here, name, path) {
-                // Somebody else has made it meanwhile.
-                Err(error) if is_errno(&error, Errno::EEXIST) => {
-                    let there = here.child(name).ok().filter(Node::is_dir);
-                    there.ok_or(error)?
-                }
-                made => made?,
+        for count in there..names.len() {
+            here = match &path[names[count].clone()] {
+                b"." | b".." => self.find(to(count + 1), true).at(self, path)?,
+                name => self.make_dir_or_find(&here, name, path)?,
             };
         }
         Ok(())
+    }
+
+    /// Where somebody else has made it meanwhile it is there.
+    fn make_dir_or_find(&self, parent: &Node, name: &[u8], path: &[u8]) -> Result<Node> {
+        match self.make_dir(parent, name, path) {
+            Err(error) if is_errno(&error, Errno::EEXIST) => {
+                let there = parent.child(name).ok().filter(Node::is_dir);
+                there.ok_or(error)
+            }
+            made => made,
+        }
     }
 
     fn make_dir(&self, parent: &Node, name: &[u8], path: &[u8]) -> Result<Node> {
@@ -185,4 +196,15 @@ impl Volume {
             path => OsString::from_vec(join(path, name)).into(),
         }
     }
+}
+
+/// Where in `path` its names are.
+fn names_in(path: &[u8]) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let parts = path.split(|b| *b == b'/').map(|name| {
+        let place = start..start + name.len();
+        start = place.end + 1;
+        place
+    });
+    parts.filter(|place| !place.is_empty()).collect()
 }

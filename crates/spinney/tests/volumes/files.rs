@@ -178,3 +178,57 @@ fn an_error_is_of_the_kind_that_the_device_says() {
     let error = VolumeOptions::new().open_device(device).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
 }
+
+/// As `std::fs` beside it: paths that a program has put together.
+#[test]
+fn directories_are_made_along_any_path() {
+    let host = testkit::oracle::TempDir::new("lib-dirs").unwrap();
+    let volume = writable(&Moody::new());
+    std::fs::write(host.join("file"), b"").unwrap();
+    volume.write("file", b"").unwrap();
+    for target in ["b/c", "nowhere"] {
+        std::os::unix::fs::symlink(target, host.path().join(format!("to-{}", &target[..1])))
+            .unwrap();
+        volume.symlink(target, format!("to-{}", &target[..1])).unwrap();
+    }
+    let kind = |made: io::Result<()>| made.err().map(|error| error.kind());
+    for path in [
+        "a/./b",
+        "b/../c",
+        "b/c/../../d/e/",
+        "./f",
+        "h//i",
+        "j/..",
+        "b/new/../other",
+        "to-b/k",
+        "file",
+        "file/l",
+        "to-n/m",
+        "to-n",
+        "b/c/../c/./n/../o",
+        "missing/../file/p",
+    ] {
+        let ours = volume.create_dir_all(path).map_err(io::Error::from);
+        assert_eq!(kind(ours), kind(std::fs::create_dir_all(host.join(path))), "{path}");
+    }
+    for path in ["a/.", "a/..", "none/.", "a/", "file/.", "q/", "q"] {
+        let ours = volume.create_dir(path).map_err(io::Error::from);
+        assert_eq!(kind(ours), kind(std::fs::create_dir(host.join(path))), "{path}");
+    }
+    let there = volume.create_dir("/").map_err(io::Error::from);
+    assert_eq!(kind(there), Some(ErrorKind::AlreadyExists));
+    let mut walk = volume.walk("/").unwrap();
+    let mut count = 0;
+    while let Some(entry) = walk.next() {
+        let entry = entry.unwrap();
+        let below = entry.path().strip_prefix("/").unwrap();
+        assert!(host.path().join(below).symlink_metadata().is_ok(), "{below:?}");
+        count += 1;
+    }
+    let listed = std::process::Command::new("find").arg(host.path()).output().unwrap().stdout;
+    assert_eq!(count, listed.iter().filter(|b| **b == b'\n').count());
+    // There std asks for `g/.` alone.
+    volume.create_dir_all("g/.").unwrap();
+    assert!(volume.exists("g").unwrap());
+    volume.close().unwrap();
+}

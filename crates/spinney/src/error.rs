@@ -58,6 +58,9 @@ pub enum Cause {
     },
     /// Another program has the image or device; who, where that is known.
     InUse(Option<String>),
+    /// A [`Transaction`](crate::Transaction) of the volume is open, and until it ends nothing else is made durable:
+    /// it is to be committed or aborted first.
+    TransactionOpen,
 }
 
 impl Error {
@@ -112,6 +115,12 @@ impl Error {
 
     pub(crate) fn volume_said(subject: impl fmt::Display, volume: &Path, error: FsError) -> Error {
         let mut told = Error::new(subject, Cause::Volume(error));
+        told.0.volume = Some(volume.to_owned());
+        told
+    }
+
+    pub(crate) fn transaction_open(subject: impl fmt::Display, volume: &Path) -> Error {
+        let mut told = Error::new(subject, Cause::TransactionOpen);
         told.0.volume = Some(volume.to_owned());
         told
     }
@@ -178,7 +187,7 @@ impl Error {
             Cause::Refused { .. } => io::ErrorKind::InvalidInput,
             Cause::Stream { cut_off: true, .. } => io::ErrorKind::UnexpectedEof,
             Cause::Stream { cut_off: false, .. } => io::ErrorKind::InvalidData,
-            Cause::InUse(_) => io::ErrorKind::ResourceBusy,
+            Cause::InUse(_) | Cause::TransactionOpen => io::ErrorKind::ResourceBusy,
         }
     }
 
@@ -190,7 +199,7 @@ impl Error {
             Cause::Volume(error) => Some(error.errno()),
             Cause::Host { source, .. } => source.raw_os_error(),
             Cause::Refused { .. } | Cause::Stream { .. } => Some(libc::EINVAL),
-            Cause::InUse(_) => Some(libc::EBUSY),
+            Cause::InUse(_) | Cause::TransactionOpen => Some(libc::EBUSY),
         }
     }
 
@@ -210,6 +219,9 @@ impl fmt::Display for Cause {
             Cause::Refused { why, remedy: None } | Cause::Stream { why, .. } => f.write_str(why),
             Cause::InUse(Some(who)) => write!(f, "in use: {who}"),
             Cause::InUse(None) => f.write_str("in use by another program"),
+            Cause::TransactionOpen => {
+                f.write_str("a transaction is open (commit or abort it first)")
+            }
         }
     }
 }
@@ -234,7 +246,8 @@ impl std::error::Error for Error {
         match self.cause() {
             Cause::Volume(error) => Some(error),
             Cause::Host { source, .. } => Some(source),
-            Cause::Refused { .. } | Cause::Stream { .. } | Cause::InUse(_) => None,
+            Cause::Refused { .. } | Cause::Stream { .. } => None,
+            Cause::InUse(_) | Cause::TransactionOpen => None,
         }
     }
 }

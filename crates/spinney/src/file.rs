@@ -210,7 +210,8 @@ impl File {
     /// a crash does not take them back. Costs less than a commit. Refused while a transaction
     /// is open.
     pub fn sync_all(&self) -> Result<()> {
-        self.volume.fs().fsync(self.node.ino(), false).at(&self.volume, &self.path)
+        let synced = self.volume.fs().fsync(self.node.ino(), false);
+        synced.map_err(|e| self.volume.not_durable(&self.path, e))
     }
 
     /// The volume that it is of.
@@ -232,7 +233,6 @@ impl File {
     fn len(&self) -> Result<u64> {
         self.metadata().map(|metadata| metadata.len())
     }
-}
 
     /// Of a write that fails the file may have the beginning, and be longer by it. Who appends and tries again
     /// would append that once more, so it counts as written, and the rest fails by itself.
@@ -248,6 +248,7 @@ impl File {
             _ => Err(error),
         })
     }
+}
 
 impl Read for File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -331,14 +332,14 @@ impl Volume {
     /// [length](Metadata::len) first, or reads by [`open_path`](Volume::open_path) what he wants of it.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open_path(path)?;
-        let mut content = Vec::new();
         let too_long = |_| self.error(&file.path, Errno::ENOMEM.into());
         let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
-        file.place().bytes::<crate::Error>(&mut |bytes| {
+        let mut content = Vec::new();
         content.try_reserve_exact(len).map_err(too_long)?;
-            content.extend_from_slice(bytes);
+        file.place().bytes::<crate::Error>(&mut |bytes| {
             // It may grow meanwhile.
             content.try_reserve(bytes.len()).map_err(too_long)?;
+            content.extend_from_slice(bytes);
             Ok(())
         })?;
         Ok(content)

@@ -120,6 +120,10 @@ impl Guard {
         self.failed.get().map(String::as_str)
     }
 
+    pub(crate) fn has_transaction(&self) -> bool {
+        self.counts.load(Ordering::Acquire)
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }

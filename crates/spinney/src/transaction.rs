@@ -38,7 +38,8 @@ pub struct Transaction {
 impl Volume {
     /// Begins a transaction. What was changed before is committed first. There can be one at a
     /// time, and while it is open [`sync`](Volume::sync), [`close`](Volume::close) and
-    /// [`File::sync_all`](crate::File::sync_all) are refused.
+    /// [`File::sync_all`](crate::File::sync_all) are refused
+    /// ([`Cause::TransactionOpen`](crate::Cause)).
     ///
     /// ```
     /// # fn main() -> spinney::Result<()> {
@@ -56,7 +57,7 @@ impl Volume {
         if let Some(why) = self.read_only_reason() {
             return Err(self.error(b"", FsError::ReadOnly(why)));
         }
-        self.guard().begin().at(self, b"")?;
+        self.guard().begin().map_err(|e| self.not_durable(b"", e))?;
         Ok(Transaction { volume: self.clone(), ended: false })
     }
 }

@@ -148,7 +148,7 @@ impl Volume {
     /// Gives it another one: at most 255 bytes without NUL. Durable when this returns; refused
     /// while a transaction is open.
     pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
-        self.fs().set_label(self.context(), label.as_ref()).map_err(|e| self.error(b"", e))
+        self.fs().set_label(self.context(), label.as_ref()).map_err(|e| self.not_durable(b"", e))
     }
 
     /// What it is made of, in numbers: devices, and block groups by what they are for.
@@ -170,7 +170,7 @@ impl Volume {
     /// Commits: everything done before the call is on the medium when it returns. Refused
     /// while a transaction is open.
     pub fn sync(&self) -> Result<()> {
-        self.fs().sync().map_err(|e| self.error(b"", e))
+        self.fs().sync().map_err(|e| self.not_durable(b"", e))
     }
 
     /// Commits what was changed, and closes: all other handles of the volume answer errors
@@ -183,19 +183,14 @@ impl Volume {
     /// A volume that is dropped is closed as well, but nobody hears whether that went well,
     /// except the log.
     pub fn close(self) -> Result<()> {
-        match self.fs().destroy() {
-            Err(FsError::Posix(vfs::Errno::EBUSY)) => {
-                Err(Error::refused(self.name().display(), "a transaction is open"))
-            }
-            done => done.map_err(|e| self.error(b"", e)),
-        }
+        self.fs().destroy().map_err(|e| self.not_durable(b"", e))
     }
 
     /// As [`close`](Volume::close), but all of what came after the last commit is kept, or nothing: where the
     /// medium refuses content of one file `close` keeps the changes of all others, and that file
     /// without what was to be in it.
     pub fn close_whole(self) -> Result<()> {
-        let landed = self.guard().land_or_give_up().map_err(|e| self.error(b"", e));
+        let landed = self.guard().land_or_give_up().map_err(|e| self.not_durable(b"", e));
         landed.and(self.close())
     }
 
@@ -278,6 +273,16 @@ impl Volume {
 
     pub(crate) fn error(&self, path: &[u8], error: FsError) -> Error {
         Error::volume_said(self.show(path), self.name(), error)
+    }
+
+    /// The same of what makes something durable: EBUSY alone does not say that a transaction is in the way.
+    pub(crate) fn not_durable(&self, path: &[u8], error: FsError) -> Error {
+        match error {
+            FsError::Posix(vfs::Errno::EBUSY) if self.guard().has_transaction() => {
+                Error::transaction_open(self.show(path), self.name())
+            }
+            error => self.error(path, error),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::common;
 use common::{device, seen, writable};
 use spinney::{Cause, FormatOptions, FsError, Volume, VolumeOptions};
+use std::io::ErrorKind;
 
 /// Many changes of all kinds.
 fn change(volume: &Volume) {
@@ -76,8 +77,13 @@ fn nobody_makes_anything_durable_meanwhile() {
     let busy = |result: spinney::Result<()>| result.unwrap_err().errno() == Some(libc::EBUSY);
     assert!(busy(volume.sync()) && busy(file.sync_all()));
     assert!(busy(volume.transaction().map(drop)));
-    let told = volume.clone().close().unwrap_err();
-    assert!(matches!(told.cause(), Cause::Refused { .. }), "{told}");
+    // What is in the way, and what to do.
+    let ends: [fn(Volume) -> spinney::Result<()>; 4] =
+        [Volume::close, Volume::close_whole, |v| v.sync(), |v| v.transaction().map(drop)];
+    for told in ends.map(|end| end(volume.clone()).unwrap_err()) {
+        assert_eq!((told.kind(), told.errno()), (ErrorKind::ResourceBusy, Some(libc::EBUSY)));
+        assert!(told.to_string().ends_with("is open (commit or abort it first)"), "{told}");
+    }
     change(&volume);
     transaction.commit().unwrap();
     volume.sync().unwrap();

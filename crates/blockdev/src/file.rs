@@ -6,6 +6,7 @@
 use crate::direct::Direct;
 use crate::made::Made;
 use crate::turns::{Turns, UnderWay, Way};
+use crate::writers::Writer;
 use crate::{BlockDevice, Span, lock};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -81,7 +82,8 @@ impl FileDevice {
     }
 
     /// Takes a file that is open already; `name` is for messages. A writer is locked
-    /// exclusively, as by `open`, but may be a block device that others hold.
+    /// exclusively, as by `open`, also against copies of its descriptor in this program, but may be a block
+    /// device that others hold.
     pub fn of_file(file: File, name: &Path, read_only: bool) -> io::Result<FileDevice> {
         let block = file.metadata()?.file_type().is_block_device();
         Self::from_file(file, name, read_only, block, None)
@@ -94,8 +96,11 @@ impl FileDevice {
         block: bool,
         part: Option<Span>,
     ) -> io::Result<Self> {
+        let mut writer = None;
         if !read_only {
             check_writable(&file)?;
+            // In front of the lock, which a copy of the descriptor has already.
+            writer = Some(Writer::of(&file, part)?);
             lock::lock(&file, true, part)?;
             take_old_error(&file, path);
         }
@@ -104,7 +109,7 @@ impl FileDevice {
         // opens nothing any more.
         let direct = Direct::of(&file, read_only);
         let turns = (block && !read_only && direct.is_past()).then(|| Turns::new(folio_at_most()));
-        let file = Arc::new(Held { file, locked: !read_only, turns });
+        let file = Arc::new(Held { file, turns, writer });
         Ok(FileDevice { file, direct, path: path.to_owned(), len, read_only, block })
     }
 
@@ -184,9 +189,10 @@ fn end_of(mut file: &File) -> io::Result<u64> {
 /// A file that is unlocked when nobody here has it any more.
 struct Held {
     file: File,
-    locked: bool,
     /// Of a block device that is written past the page cache as well.
     turns: Option<Turns>,
+    /// Of one that is locked. Behind the lock: who is the next writer by a copy of the descriptor keeps his own.
+    writer: Option<Writer>,
 }
 
 impl Deref for Held {
@@ -201,7 +207,7 @@ impl Deref for Held {
 /// and with it the lock of who only closes it.
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.locked {
+        if self.writer.is_some() {
             lock::unlock(&self.file);
         }
     }

@@ -17,6 +17,7 @@ mod mem;
 mod slice;
 mod sticky;
 mod turns;
+mod writers;
 
 use std::io;
 use std::sync::Arc;

@@ -56,7 +56,7 @@ pub enum Cause {
         /// It ends too early.
         cut_off: bool,
     },
-    /// Another program has the image or device; who, where that is known.
+    /// Another program has the image or device, or this one has it already; who, where that is known.
     InUse(Option<String>),
     /// A [`Transaction`](crate::Transaction) of the volume is open, and until it ends nothing else is made durable:
     /// it is to be committed or aborted first.
@@ -182,6 +182,8 @@ impl Error {
                 io::ErrorKind::InvalidData
             }
             Cause::Volume(FsError::Unsupported(_)) => io::ErrorKind::Unsupported,
+            // What the device said: EIO, which all of these are to a system call, is of no kind.
+            Cause::Volume(FsError::Io { source, .. }) => source.kind(),
             Cause::Volume(error) => io::Error::from_raw_os_error(error.errno()).kind(),
             Cause::Host { source, .. } => source.kind(),
             Cause::Refused { .. } => io::ErrorKind::InvalidInput,
@@ -191,8 +193,6 @@ impl Error {
         }
     }
 
-            // What the device said: EIO, which all of these are to a system call, is of no kind.
-            Cause::Volume(FsError::Io { source, .. }) => source.kind(),
     /// The number that a system call would have answered with.
     pub fn errno(&self) -> Option<i32> {
         match self.cause() {

@@ -146,7 +146,10 @@ impl VolumeOptions {
 
     /// Opens the volume in an open file, which is called `name` in messages. A volume that is
     /// to be written is locked; whether the kernel has it mounted is not looked at. A file that is
-    /// not open to be read and written, or is open to append, is refused then.
+    /// not open to be read and written, or is open to append, is refused then. Two copies of one
+    /// [`File`] (`try_clone`) are one file, and the second that is to be written is in use
+    /// ([`Cause::InUse`](crate::Cause::InUse)) until the first volume is closed. The volume reads and writes at
+    /// offsets; the place that all copies share is not left where it was.
     pub fn open_file(&self, file: File, name: impl AsRef<Path>) -> Result<Volume> {
         self.open_medium(Medium::of_file(file, name, self.write)?)
     }

@@ -248,6 +248,19 @@ fn one_image_has_one_writer() {
     volume.write("f", b"by its file").unwrap();
     assert!(Volume::open_writable(&image).is_err());
     volume.close().unwrap();
+    // The kernel's lock is that of all copies of a descriptor.
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&image).unwrap();
+    let by = |file: &std::fs::File| {
+        VolumeOptions::new().write(true).open_file(file.try_clone().unwrap(), "copy")
+    };
+    let volume = by(&file).unwrap();
+    assert!(matches!(by(&file).unwrap_err().cause(), Cause::InUse(_)));
+    // Whoever was refused has not unlocked it.
+    assert!(Volume::open_writable(&image).is_err());
+    volume.write("g", b"by a copy").unwrap();
+    volume.close().unwrap();
+    by(&file).unwrap().close().unwrap();
+    drop(file);
     let file = || std::fs::File::open(&image).unwrap();
     assert_eq!(Volume::open_file(file()).unwrap().read("f").unwrap(), b"by its file");
     // All writes of the one would go behind the end, and none of the other's anywhere.

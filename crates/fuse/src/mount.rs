@@ -257,7 +257,7 @@ fn abort_file(number: Option<&str>) -> io::Result<File> {
 
 /// Ends a connection whose mount may be there still. Opened early: a server that serves may not be
 /// allowed to open files, and the number can be another mount's once this one is gone.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Breaker(Option<Arc<File>>);
 
 impl Breaker {

@@ -66,6 +66,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     mountpoint: PathBuf,
+    breaker: Breaker,
 }
 
 impl Unmounter {
@@ -75,6 +76,12 @@ impl Unmounter {
         mount::unmount(&self.mountpoint, lazy)
     }
 
+    /// Ends the connection, whatever is open: who waits for an answer, or asks from now on, hears an error. As the process's
+    /// end does, unless the kernel keeps a thread of it for somebody. What is mounted stays so.
+    pub fn disconnect(&self) {
+        self.breaker.end();
+    }
+
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
@@ -82,7 +89,7 @@ impl Unmounter {
 
     /// For a bind mount of it.
     pub fn at(&self, mountpoint: &Path) -> Unmounter {
-        Unmounter { mountpoint: mountpoint.to_path_buf() }
+        Unmounter { mountpoint: mountpoint.to_path_buf(), breaker: self.breaker.clone() }
     }
 }
 
@@ -108,12 +115,13 @@ impl Session {
         let callers = callers.unwrap_or_else(|| config.callers.clone());
         let config = &Config { callers, ..config.clone() };
         let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config, &polling));
+        let breaker = Breaker::of(number.as_deref());
         let mut session = Session {
             dispatcher,
             notifier,
-            breaker: Breaker::of(number.as_deref()),
+            breaker: breaker.clone(),
             number,
-            unmounter: Unmounter { mountpoint },
+            unmounter: Unmounter { mountpoint, breaker },
             block_device: mounted.block_device,
             loops: Vec::new(),
             notifying: Vec::new(),

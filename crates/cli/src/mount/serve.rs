@@ -87,7 +87,7 @@ fn serve_logged(
     let mut control = listen(&point, hearing);
     step("listening")?;
     let (serving, over) = channel();
-    let _ = signals.send(Served::new(&fs, &medium, over));
+    let _ = signals.send(Served::new(&fs, &medium, session.unmounter(), over));
     let _ = tender.send(Arc::downgrade(&fs));
     step("ready")?;
     let text = ready_text(request, &fs, &session, place);

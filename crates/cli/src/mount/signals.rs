@@ -15,6 +15,7 @@ use crate::error::Exit;
 use crate::image::Medium;
 use crate::sys;
 use btrfs_fs::BtrfsFs;
+use fuse::Unmounter;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -36,20 +37,28 @@ const TO_END: Duration = Duration::from_secs(10);
 pub struct Served {
     fs: Weak<BtrfsFs>,
     medium: Weak<Medium>,
+    mount: Unmounter,
     /// Its other side goes when the session is over. Nothing is sent.
     over: Receiver<()>,
 }
 
 impl Served {
-    pub fn new(fs: &Arc<BtrfsFs>, medium: &Arc<Medium>, over: Receiver<()>) -> Served {
-        Served { fs: Arc::downgrade(fs), medium: Arc::downgrade(medium), over }
+    pub fn new(
+        fs: &Arc<BtrfsFs>,
+        medium: &Arc<Medium>,
+        mount: Unmounter,
+        over: Receiver<()>,
+    ) -> Served {
+        Served { fs: Arc::downgrade(fs), medium: Arc::downgrade(medium), mount, over }
     }
 
     fn is_over_in(&self, limit: Duration) -> bool {
         self.over.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// The process ends; the kernel answers open files with errors from then on.
+    /// The process ends; the kernel answers open files with errors from then on. A thread that the kernel keeps for
+    /// somebody (who lists a directory whose names it tells of) keeps open what the process has, so its end alone
+    /// would not do that.
     fn end_now(&self, nothing_is_open: bool) -> ! {
         // Then the server ends by itself, and closes the volume as it should.
         if self.is_over_in(if nothing_is_open { TO_END } else { Duration::ZERO }) {
@@ -63,6 +72,7 @@ impl Served {
         if let Err(error) = closed {
             tracing::error!("closing: {error}");
         }
+        self.mount.disconnect();
         if let Some(medium) = self.medium.upgrade() {
             medium.forget_failed();
         }

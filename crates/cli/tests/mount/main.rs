@@ -7,6 +7,7 @@ mod again;
 mod begins;
 mod contained;
 mod guest;
+mod held;
 mod helpers;
 mod memory;
 mod mounts;

@@ -236,7 +236,9 @@ fn asked_size(text: &[u8]) -> Result<(u64, NewSize)> {
 fn wait_for_rescan(fs: &BtrfsFs, asker: &dyn Asker) -> Result<Controlled> {
     let waited = asker.wait(&mut || fs.rescan_step());
     match waited {
-        Err(FsError::Posix(Errno::EROFS | Errno::EUCLEAN)) => Ok(Controlled::default()),
+        Err(error) if [libc::EROFS, libc::EUCLEAN].contains(&error.errno()) => {
+            Ok(Controlled::default())
+        }
         waited => waited.map(|()| Controlled::default()),
     }
 }
@@ -315,5 +317,33 @@ mod tests {
         let record = balanced(&BalanceStatus { expected: 7, considered: 8, ..status });
         assert_eq!((&record[..8], &record[FILTERS]), (&input[..8], &input[FILTERS]));
         assert_eq!([424, 432, 440].map(|at| number(&record, at)), [Some(7), Some(8), Some(0)]);
+    }
+
+    struct Anybody;
+
+    impl Asker for Anybody {
+        fn who(&self) -> Result<vfs::Who> {
+            Err(Errno::EPERM.into())
+        }
+    }
+
+    /// As the kernel says it.
+    #[test]
+    fn a_wait_for_a_rescan_ends_well_where_the_mount_becomes_read_only() {
+        use vfs::FileSystem;
+        let fs = crate::reserve::tests::volume(256, 16384);
+        // More extents than a commit counts.
+        let (cx, ino) = (vfs::Context::default(), crate::reserve::tests::new_file(&fs));
+        for at in 0..3000 {
+            fs.write(&cx, ino, at * 8192, &[7; 4096], Default::default()).expect("write");
+        }
+        fs.sync().expect("commit");
+        fs.enable_quotas().expect("quotas");
+        let status = fs.quota_status().expect("a status").expect("quotas");
+        assert!(status.rescan.is_some(), "there is something to wait for");
+        // As who makes the mount still, and is not done with its commits.
+        fs.engine.core.health.refuse_changes(true);
+        wait_for_rescan(&fs, &Anybody).expect("it waits no longer");
+        fs.destroy().expect("close");
     }
 }

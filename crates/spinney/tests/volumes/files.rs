@@ -217,9 +217,8 @@ fn directories_are_made_along_any_path() {
     }
     let there = volume.create_dir("/").map_err(io::Error::from);
     assert_eq!(kind(there), Some(ErrorKind::AlreadyExists));
-    let mut walk = volume.walk("/").unwrap();
     let mut count = 0;
-    while let Some(entry) = walk.next() {
+    for entry in volume.walk("/").unwrap() {
         let entry = entry.unwrap();
         let below = entry.path().strip_prefix("/").unwrap();
         assert!(host.path().join(below).symlink_metadata().is_ok(), "{below:?}");

@@ -236,7 +236,7 @@ fn asked_size(text: &[u8]) -> Result<(u64, NewSize)> {
 fn wait_for_rescan(fs: &BtrfsFs, asker: &dyn Asker) -> Result<Controlled> {
     let waited = asker.wait(&mut || fs.rescan_step());
     match waited {
-        Err(error) if [libc::EROFS, libc::EUCLEAN].contains(&error.errno()) => {
+        Err(FsError::ReadOnly(_) | FsError::Posix(Errno::EROFS | Errno::EUCLEAN)) => {
             Ok(Controlled::default())
         }
         waited => waited.map(|()| Controlled::default()),

@@ -234,19 +234,14 @@ impl File {
         self.metadata().map(|metadata| metadata.len())
     }
 
-    /// Of a write that fails the file may have the beginning, and be longer by it. Who appends and tries again
-    /// would append that once more, so it counts as written, and the rest fails by itself.
+    /// Of a write that fails the file may have the beginning: that is an answer, and the rest fails by itself. How
+    /// much it is says the engine; what the file has grown by may be another handle's.
     fn write_here(&self, data: &[u8]) -> Result<usize> {
         self.may_write()?;
-        if data.is_empty() {
-            return Ok(0);
+        match data {
+            [] => Ok(0),
+            _ => self.place().write_some(self.at, data),
         }
-        self.place().write_some(self.at, data).or_else(|error| match self.len() {
-            Ok(now) if self.append && now > self.at => {
-                Ok(usize::try_from(now - self.at).unwrap_or(usize::MAX).min(data.len()))
-            }
-            _ => Err(error),
-        })
     }
 }
 

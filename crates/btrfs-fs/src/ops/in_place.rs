@@ -46,6 +46,12 @@ pub(super) struct Written {
     pub wants_sync: bool,
 }
 
+/// Whether of such a write less than all of it is an answer: of a direct one a kernel behind FUSE makes EIO, and what
+/// comes out of its cache it takes for all.
+pub(super) fn may_be_short(flags: WriteFlags) -> bool {
+    !flags.direct && !flags.cached
+}
+
 /// What came of a step.
 enum Tried {
     /// It is written up to there without a gap.
@@ -112,15 +118,24 @@ impl<'w> InPlace<'w> {
             }
             at = stop;
         }
-        let may_be_short = want != Want::Parts && !flags.direct && !flags.cached;
-        match refused {
-            _ if self.front == end || may_be_short && self.front > self.offset => {
-                let len = (self.front - self.offset) as usize;
-                Ok(Some(Written { len, wants_sync: self.wants_sync }))
-            }
-            Some(error) => Err(error),
-            None => Ok(None),
+        match (self.front(want != Want::Parts && may_be_short(flags)), refused) {
+            (Some(written), _) => Ok(Some(written)),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
         }
+    }
+
+    /// All of it, or as much of the front as is written.
+    pub(super) fn front(&self, may_be_short: bool) -> Option<Written> {
+        let is_answer = self.front == self.end() || may_be_short && self.front > self.offset;
+        let len = (self.front - self.offset) as usize;
+        is_answer.then_some(Written { len, wants_sync: self.wants_sync })
+    }
+
+    /// The same, and of the rest what was written elsewhere.
+    pub(super) fn and_then(&self, rest: Written) -> Written {
+        let len = (self.front - self.offset) as usize + rest.len;
+        Written { len, wants_sync: self.wants_sync || rest.wants_sync }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::append;
 use super::file::{check_file, end_of};
-use super::in_place::{InPlace, Want, Written};
+use super::in_place::{InPlace, Want, Written, may_be_short};
 use super::long_item::unfold_to_write;
 use super::writing::{
     gather, keep, land_before, lies_behind_dirty, prepare, replace, take_privileges, whole_sectors,
@@ -70,10 +70,9 @@ pub(crate) fn write(
     Ok(written.len)
 }
 
-/// Where there is no room, and no limit allows more, what the file has may do; nobody looks for room before that
-/// is known. Who waits for the answer is told how much of the front is written, as by the kernel, but for direct writes: of a
-/// short one a kernel behind FUSE makes EIO. What comes out of a cache is lost where it is refused, so all that has its
-/// place stays: of that nothing less than all is an answer. What a try has written no other writes once more.
+/// All of it, or of one that fails its beginning, if the file has that: who appends and tries again would append it
+/// once more, and what the file has grown by is nobody's proof, since others write as well. Not of what is wanted
+/// wholly ([`may_be_short`]).
 fn write_where_room_is(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -81,6 +80,23 @@ fn write_where_room_is(
     flags: WriteFlags,
 ) -> Result<Written> {
     let mut in_place = InPlace::new(engine, inode, (offset, data), flags);
+    match write_in_either(engine, inode, &mut in_place, (offset, data), flags) {
+        Err(error) => in_place.front(may_be_short(flags)).ok_or(error),
+        written => written,
+    }
+}
+
+/// Where there is no room, and no limit allows more, what the file has may do; nobody looks for room before that
+/// is known. Who waits for the answer is told how much of the front is written, as by the kernel, but for direct writes: of a
+/// short one a kernel behind FUSE makes EIO. What comes out of a cache is lost where it is refused, so all that has its
+/// place stays: of that nothing less than all is an answer. What a try has written no other writes once more.
+fn write_in_either(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    in_place: &mut InPlace<'_>,
+    (offset, data): (u64, &[u8]),
+    flags: WriteFlags,
+) -> Result<Written> {
     if engine.reserver.may_lack_room(inode.id.tree, whole(engine, offset, data))
         && let Ok(Some(written)) = in_place.go_on(Want::All)
     {
@@ -99,7 +115,7 @@ fn write_where_room_is(
                 _ => Err(error),
             }
         }
-        written => written.map(|wants_sync| Written { len: data.len(), wants_sync }),
+        written => written.map(|rest| in_place.and_then(rest)),
     }
 }
 
@@ -121,7 +137,7 @@ fn write_in_room(
     inode: &Ref<Inode>,
     (offset, data): (u64, &[u8]),
     flags: WriteFlags,
-) -> Result<bool> {
+) -> Result<Written> {
     let most = data.len() as u64 + 4 * engine.core.sector();
     let _promise = engine.reserver.within_limits(inode.id.tree, whole(engine, offset, data))?;
     let gathers = engine.core.features.no_holes && !flags.direct && short(data.len() as u64);
@@ -140,9 +156,8 @@ fn sync_unless_held(engine: &Engine, ino: Ino) -> Result<()> {
     }
 }
 
-/// What becomes dirty is taken out of `budget`. True if the file's own
-/// flags (`chattr +S`) ask for each write to be durable, of which a kernel behind FUSE
-/// knows nothing.
+/// What becomes dirty is taken out of `budget`. The file's own flags (`chattr +S`) may ask for each write to be
+/// durable, of which a kernel behind FUSE knows nothing.
 fn write_locked(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -150,7 +165,7 @@ fn write_locked(
     data: &[u8],
     flags: WriteFlags,
     budget: &mut DirtyReservation<'_>,
-) -> Result<bool> {
+) -> Result<Written> {
     let _queued = engine.writeback.queue().add_at_end(inode);
     // What only gathers in memory says no address.
     let straight = flags.direct || !short(data.len() as u64);
@@ -171,11 +186,16 @@ fn write_locked(
     engine.writeback.note_written(inode, &state, data.len() as u64);
     // Of one that failed the file may have the beginning, and be longer by it.
     let end = if result.is_ok() { offset + data.len() as u64 } else { state.item.size };
+    let has_grown = end > size.max(offset);
     if result.is_ok() || end > size {
         append::wrote(&mut state, size, std::slice::from_ref(&(offset..end)), flags);
     }
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
-    result.map(|()| wants_sync)
+    let len = end.saturating_sub(offset) as usize;
+    match result {
+        Err(error) if !(has_grown && may_be_short(flags)) => Err(error),
+        _ => Ok(Written { len, wants_sync }),
+    }
 }
 
 /// The file, and addresses held still if they are to be said.

@@ -8,27 +8,23 @@ use spinney::{
     VolumeOptions,
 };
 use std::io::{self, ErrorKind, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 /// A device that fails when it is told to.
 struct Moody {
     device: MemDevice,
-    /// The next write of content fails.
-    no_write: AtomicBool,
-    no_read: AtomicBool,
+    /// So many writes of content on, one fails; 0: none does.
+    no_write: AtomicU32,
+    no_read: Mutex<Option<ErrorKind>>,
 }
 
 impl Moody {
     fn new() -> Arc<Moody> {
         let device = MemDevice::new(256 << 20);
         FormatOptions::new().format(&device).unwrap();
-        Arc::new(Moody {
-            device,
-            no_write: AtomicBool::new(false),
-            no_read: AtomicBool::new(false),
-        })
+        Arc::new(Moody { device, no_write: AtomicU32::new(0), no_read: Mutex::new(None) })
     }
 }
 
@@ -40,18 +36,19 @@ impl BlockDevice for Moody {
         false
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        match self.no_read.load(Ordering::Relaxed) {
-            true => Err(ErrorKind::TimedOut.into()),
-            false => self.device.read_at(offset, buf),
+        match *self.no_read.lock().unwrap() {
+            Some(kind) => Err(kind.into()),
+            None => self.device.read_at(offset, buf),
         }
     }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         self.device.write_at(offset, buf)
     }
     fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
-        match self.no_write.swap(false, Ordering::Relaxed) {
-            true => Err(io::Error::from_raw_os_error(libc::EIO)),
-            false => self.device.write_apart(offset, bufs, through),
+        let left = |left: u32| left.checked_sub(1);
+        match self.no_write.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left) {
+            Ok(1) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            _ => self.device.write_apart(offset, bufs, through),
         }
     }
     fn flush(&self) -> io::Result<()> {
@@ -93,19 +90,47 @@ fn append(log: &mut spinney::File, data: &[u8]) -> usize {
     done
 }
 
+/// A sector's rest gathers in front of what is written straight, and is stored before it.
 #[test]
 fn what_failed_to_be_appended_is_appended_once() {
-    let device = Moody::new();
-    let volume = writable(&device);
-    let mut log = FileOptions::new().append(true).create(true).open(&volume, "log").unwrap();
     let data = bytes(1 << 20);
-    log.write_all(&data[..5000]).unwrap();
-    device.no_write.store(true, Ordering::Relaxed);
-    let done = append(&mut log, &data[5000..]);
-    assert!(!device.no_write.load(Ordering::Relaxed), "it was asked");
-    assert_eq!(log.metadata().unwrap().len(), 5000 + done as u64);
-    log.write_all(&data[5000 + done..]).unwrap();
-    assert!(volume.read("log").unwrap() == data, "something is there twice");
+    for which in 1..=4 {
+        let device = Moody::new();
+        let volume = writable(&device);
+        let mut log = FileOptions::new().append(true).create(true).open(&volume, "log").unwrap();
+        log.write_all(&data[..5000]).unwrap();
+        log.sync_all().unwrap();
+        device.no_write.store(which, Ordering::Relaxed);
+        let done = append(&mut log, &data[5000..]);
+        device.no_write.store(0, Ordering::Relaxed);
+        assert_eq!(log.metadata().unwrap().len(), 5000 + done as u64, "{which}");
+        log.write_all(&data[5000 + done..]).unwrap();
+        assert!(volume.read("log").unwrap() == data, "{which}: something is there twice");
+        volume.close().unwrap();
+    }
+}
+
+/// Of a file that may only grow, who appends is refused where another was faster. What that one wrote is not his.
+#[test]
+fn what_another_handle_appended_is_not_what_this_one_did() {
+    /// `FS_APPEND_FL`.
+    const APPEND: u32 = 0x20;
+    const LINES: usize = 20_000;
+    let volume = writable(&Moody::new());
+    volume.write("log", b"").unwrap();
+    let ino = volume.find(b"log", true).unwrap().ino();
+    volume.fs().set_flags(&Context::default(), ino, APPEND).unwrap();
+    let write = |letter: u8| {
+        let mut log = FileOptions::new().append(true).open(&volume, "log").unwrap();
+        let line = [letter; 50];
+        (0..LINES).map(|_| log.write(&line).unwrap_or(0)).sum::<usize>()
+    };
+    let told = std::thread::scope(|scope| {
+        [b'a', b'b'].map(|letter| scope.spawn(move || write(letter))).map(|one| one.join().unwrap())
+    });
+    let content = volume.read("log").unwrap();
+    let there = [b'a', b'b'].map(|letter| content.iter().filter(|b| **b == letter).count());
+    assert_eq!(told, there);
     volume.close().unwrap();
 }
 
@@ -171,7 +196,7 @@ fn an_error_is_of_the_kind_that_the_device_says() {
     volume.close().unwrap();
     let volume = VolumeOptions::new().open_device(device.clone()).unwrap();
     let file = volume.open_path("f").unwrap();
-    device.no_read.store(true, Ordering::Relaxed);
+    *device.no_read.lock().unwrap() = Some(ErrorKind::TimedOut);
     let error = file.read_at(0, &mut [0; 4096]).unwrap_err();
     assert_eq!((error.kind(), error.errno()), (ErrorKind::TimedOut, Some(libc::EIO)));
     assert_eq!(io::Error::from(error).kind(), ErrorKind::TimedOut);

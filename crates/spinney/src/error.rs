@@ -175,15 +175,17 @@ impl Error {
         &self.0.cause
     }
 
-    /// The nearest kind that the standard library has.
+    /// The nearest kind that the standard library has. Of what a device said it is one that says something of a
+    /// medium, or `Other`: what else a device may answer means something else to who reads a file, as
+    /// `UnexpectedEof` its end, and `Interrupted` to try again.
     pub fn kind(&self) -> io::ErrorKind {
         match self.cause() {
             Cause::Volume(FsError::Corrupt(_) | FsError::NotAVolume(_)) => {
                 io::ErrorKind::InvalidData
             }
             Cause::Volume(FsError::Unsupported(_)) => io::ErrorKind::Unsupported,
-            // What the device said: EIO, which all of these are to a system call, is of no kind.
-            Cause::Volume(FsError::Io { source, .. }) => source.kind(),
+            // EIO, which all of these are to a system call, is of no kind.
+            Cause::Volume(FsError::Io { source, .. }) => of_medium(source.kind()),
             Cause::Volume(error) => io::Error::from_raw_os_error(error.errno()).kind(),
             Cause::Host { source, .. } => source.kind(),
             Cause::Refused { .. } => io::ErrorKind::InvalidInput,
@@ -206,6 +208,29 @@ impl Error {
     /// The medium answered with something that cannot be true: the volume is damaged.
     pub fn is_damage(&self) -> bool {
         matches!(self.cause(), Cause::Volume(FsError::Corrupt(_)))
+    }
+}
+
+/// What a device's kind of error is of a file on it.
+fn of_medium(said: io::ErrorKind) -> io::ErrorKind {
+    use io::ErrorKind::*;
+    match said {
+        TimedOut
+        | StorageFull
+        | QuotaExceeded
+        | FileTooLarge
+        | OutOfMemory
+        | PermissionDenied
+        | ReadOnlyFilesystem
+        | ResourceBusy
+        | NetworkDown
+        | NetworkUnreachable
+        | HostUnreachable
+        | ConnectionReset
+        | ConnectionAborted
+        | NotConnected
+        | StaleNetworkFileHandle => said,
+        _ => Other,
     }
 }
 

@@ -204,6 +204,32 @@ fn an_error_is_of_the_kind_that_the_device_says() {
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
 }
 
+/// Programs take the one for a file's end, and std tries again for the others.
+#[test]
+fn what_a_device_says_of_itself_is_not_said_of_the_file() {
+    use std::io::Read;
+    for kind in [
+        ErrorKind::UnexpectedEof,
+        ErrorKind::Interrupted,
+        ErrorKind::WouldBlock,
+        ErrorKind::NotFound,
+        ErrorKind::InvalidInput,
+        ErrorKind::BrokenPipe,
+    ] {
+        let device = Moody::new();
+        let volume = writable(&device);
+        volume.write("f", &bytes(1 << 20)).unwrap();
+        volume.close().unwrap();
+        let volume = VolumeOptions::new().open_device(device.clone()).unwrap();
+        let mut file = volume.open_path("f").unwrap();
+        *device.no_read.lock().unwrap() = Some(kind);
+        let read = ends(move || file.read_exact(&mut [0; 4096]).unwrap_err());
+        assert_eq!(read.kind(), ErrorKind::Other, "{kind}");
+        let opened = VolumeOptions::new().open_device(device).map(drop).unwrap_err();
+        assert_eq!(opened.kind(), ErrorKind::Other, "{kind}: {opened}");
+    }
+}
+
 /// As `std::fs` beside it: paths that a program has put together.
 #[test]
 fn directories_are_made_along_any_path() {

@@ -1,7 +1,8 @@
 //! The content of files: out of a volume, into it, and from one file to another.
 //!
 //! Holes stay holes. A file that grows or shrinks on the host while it is copied gives
-//! what was read; one that grows in the volume gives what it had when that began.
+//! what was read; one that grows in the volume gives what it had when that began, and one that is cut there while it
+//! is copied to the host has the length that it has then.
 
 use super::node::Node;
 use crate::error::{Error, Result};
@@ -279,5 +280,7 @@ pub fn to_host(from: &FileAt<'_>, to: &File, path: &Path) -> Result<()> {
     if !emptied {
         to.set_len(0).map_err(failed)?;
     }
+    // Zeros up to where a file ended that was cut meanwhile it never had.
+    let size = size.min(from.size()?);
     to.set_len(size).and_then(|()| settled(to)).map_err(failed)
 }

@@ -1,7 +1,7 @@
 //! Files by the library where something goes wrong or goes on beside: what `std::io` promises of them holds, and
 //! all of it ends.
 
-use spinney::tree::fill::FileAt;
+use spinney::tree::fill::{self, FileAt};
 use spinney::vfs::{Context, FallocateMode};
 use spinney::{
     BlockDevice, FileOptions, FormatOptions, LimitChange, MemDevice, QgroupId, Volume,
@@ -177,6 +177,25 @@ fn a_copy_ends_however_much_is_appended_meanwhile() {
         copy.map(|()| copied).unwrap()
     });
     assert!(copied == bytes(100_000), "{} bytes", copied.len());
+}
+
+/// What was read is there, and no zeros up to where the file ended once.
+#[test]
+fn a_copy_of_a_file_that_is_cut_meanwhile_has_nothing_that_the_file_never_had() {
+    let dir = testkit::oracle::TempDir::new("lib-cut").unwrap();
+    let (volume, data, path) = (writable(&Moody::new()), bytes(64 << 20), dir.join("copy"));
+    volume.write("log", &data).unwrap();
+    let node = volume.find(b"log", true).unwrap();
+    let to = std::fs::File::create(&path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while path.metadata().unwrap().len() == 0 {}
+            FileOptions::new().write(true).open(&volume, "log").unwrap().set_len(5000).unwrap();
+        });
+        fill::to_host(&FileAt::of(&volume, &node, b"log"), &to, &path).unwrap();
+    });
+    let copied = std::fs::read(&path).unwrap();
+    assert!(copied.len() >= 5000 && data.starts_with(&copied), "{} bytes", copied.len());
 }
 
 /// A few hundred bytes of an image say so.

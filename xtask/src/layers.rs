@@ -144,6 +144,7 @@ const TEST_EDGES: &[(&str, &str)] = &[
     // What damages volumes is shared with the fuzzers, which drive the engine.
     ("btrfs-fs", "fuzzing"),
     ("btrfs-check", "fuzzing"),
+    ("spinney", "fuzzing"),
     // They are judged by our own check beside `btrfs check`.
     ("btrfs-fs", "btrfs-check"),
     ("btrfs-space", "btrfs-check"),

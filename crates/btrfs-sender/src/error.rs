@@ -12,6 +12,8 @@ pub enum Error {
     Content(vfs::FsError),
     /// Content of a file could not be read, by its path from the subvolume's root directory.
     File(Vec<u8>, vfs::FsError),
+    /// No stream can say what this file has, by its path as above.
+    Unsayable(Vec<u8>, &'static str),
     /// The stream could not be written.
     Stream(btrfs_send::Error),
     /// It makes no sense, or no stream can say it.
@@ -27,6 +29,9 @@ impl Display for Error {
             Error::Tree(error) => error.fmt(f),
             Error::Content(error) => error.fmt(f),
             Error::File(path, error) => write!(f, "{}: {error}", String::from_utf8_lossy(path)),
+            Error::Unsayable(path, what) => {
+                write!(f, "{}: {what}", String::from_utf8_lossy(path))
+            }
             Error::Stream(error) => error.fmt(f),
             Error::Refused(why) => f.write_str(why),
         }

@@ -1,6 +1,6 @@
 //! What is asked of a stream, and where its commands go.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::source::Subvolume;
 use btrfs_send::{Command, Encoder, Protocol};
 use std::io::Write;
@@ -39,7 +39,26 @@ impl<'w> Out<'w> {
         Ok(self.0.header()?)
     }
 
+    /// What no receiver can make a volume may have all the same: who sends it is to hear where.
     pub(crate) fn put(&mut self, command: &Command<'_>) -> Result<()> {
+        let unsayable = |path: &[u8], what| Err(Error::Unsayable(path.to_vec(), what));
+        match *command {
+            Command::SetXattr { path, name, .. } if name.contains(&0) => {
+                return unsayable(
+                    path,
+                    "an attribute with a NUL in its name, which no stream can say",
+                );
+            }
+            Command::Symlink { path, target, .. } if target.contains(&0) => {
+                return unsayable(
+                    path,
+                    "a link to a path with a NUL in it, which no stream can say",
+                );
+            }
+            // Nor has a receiver what it could not make.
+            Command::RemoveXattr { name, .. } if name.contains(&0) => return Ok(()),
+            _ => {}
+        }
         Ok(self.0.put(command)?)
     }
 

@@ -131,12 +131,13 @@ impl Volume {
     }
 
     fn no_stream(&self, path: &[u8], error: btrfs_sender::Error) -> Error {
+        let joined = |below: &[u8]| [path.strip_suffix(b"/").unwrap_or(path), b"/", below].concat();
         match error {
             btrfs_sender::Error::Tree(error) => self.error(path, to_fs(error)),
             btrfs_sender::Error::Content(error) => self.error(path, error),
-            btrfs_sender::Error::File(below, error) => {
-                let path = path.strip_suffix(b"/").unwrap_or(path);
-                self.error(&[path, b"/", &below].concat(), error)
+            btrfs_sender::Error::File(below, error) => self.error(&joined(&below), error),
+            btrfs_sender::Error::Unsayable(below, what) => {
+                Error::refused(self.show(&joined(&below)), what)
             }
             btrfs_sender::Error::Stream(error) => Error::stream(error),
             btrfs_sender::Error::Refused(why) => Error::refused(self.show(path), why),

@@ -423,6 +423,11 @@ impl<'a> Export<'a> {
             tried.one(name, target.remove_xattr(name).at(path, "remove xattr"));
         }
         for name in names {
+            // No system call can say such a name, which a volume may have.
+            if name.contains(&0) {
+                self.teller.skipped_xattr(path, &name);
+                continue;
+            }
             let value = self.fs.getxattr(ino, &name).at(path, "read xattr");
             let set = value.and_then(|value| match target.set_xattr(&name, &value) {
                 Err(e) if host::no_such_xattr_here(&e) => {

@@ -33,7 +33,7 @@ pub enum Event<'a> {
         /// Its path on the host.
         path: &'a Path,
     },
-    /// The target knows no such attribute, or it cannot be read; it was left out.
+    /// The target knows no such attribute, it cannot be read, or there is a NUL in its name; it was left out.
     SkippedXattr {
         /// The path of what lacks it, on the host.
         path: &'a Path,

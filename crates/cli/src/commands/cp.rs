@@ -457,7 +457,11 @@ impl Plan {
         let found = copies.trees.iter().position(|copy| copy.is_between(from, to));
         let at = found.unwrap_or_else(|| {
             let beside = self.transfer(&mut copies.transfers, to, failures);
-            let copy = TreeCopy::new(from, to, self.rules).beside(beside);
+            let (copy, skipped) = (TreeCopy::new(from, to, self.rules), inside::skipped_xattrs());
+            let copy = copy.beside(beside).on_skipped_xattr(move |path, name| {
+                let (image, path) = (from.name().display(), String::from_utf8_lossy(path));
+                skipped(&format!("{image}:{path}"), name);
+            });
             copies.trees.push(copy.on_failure(|error| failures.tell(&error.into())));
             copies.trees.len() - 1
         });

@@ -28,9 +28,7 @@ use volumes::At;
 
 /// Copies between this machine and `volume`, with progress.
 pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
-    let progress = Progress::new();
-    // Thousands of files may have the same, and losses are not to drown in them.
-    let told = RefCell::new(BTreeSet::new());
+    let (progress, skipped) = (Progress::new(), skipped_xattrs());
     Transfer::new(volume, rules).on_event(move |event| match event {
         TransferEvent::LeftOut { path, .. } => {
             progress::wipe();
@@ -40,23 +38,36 @@ pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
         TransferEvent::Progress { path, bytes, .. } => {
             progress.show(|| format!("{} {}", human(*bytes), path.display()));
         }
-        TransferEvent::SkippedXattr { path, name, .. }
-            if told.borrow_mut().insert(name.to_vec()) =>
-        {
-            progress::wipe();
-            let (path, name) = (path.display(), String::from_utf8_lossy(name));
-            let shut = match name.as_bytes() == vfs::posix_acl::ACCESS {
-                // What it lets others do nothing else says.
-                true => ", and the owner alone gets at what has it",
-                false => "",
-            };
-            say_error(&format!(
-                "spinney: {path}: attribute {name} is left out, which the target does not know \
-                 or which cannot be read{shut}; so it is in all that follows"
-            ));
+        TransferEvent::SkippedXattr { path, name, .. } => {
+            skipped(&path.display().to_string(), name)
         }
         _ => {}
     })
+}
+
+/// Tells of attributes that are left out, of each name once: thousands of files may have the same, and losses are
+/// not to drown in them.
+pub fn skipped_xattrs() -> impl Fn(&str, &[u8]) {
+    let told = RefCell::new(BTreeSet::new());
+    move |path, name| {
+        if !told.borrow_mut().insert(name.to_vec()) {
+            return;
+        }
+        progress::wipe();
+        let why = match name.contains(&0) {
+            true => "in whose name there is a NUL",
+            false => "which the target does not know or which cannot be read",
+        };
+        let shut = match name == vfs::posix_acl::ACCESS {
+            // What it lets others do nothing else says.
+            true => ", and the owner alone gets at what has it",
+            false => "",
+        };
+        let name = String::from_utf8_lossy(name);
+        say_error(&format!(
+            "spinney: {path}: attribute {name} is left out, {why}{shut}; so it is in all that follows"
+        ));
+    }
 }
 
 /// Of a volume in `image`, or in a part of it, that was opened on a device which does not say so.

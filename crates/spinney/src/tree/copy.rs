@@ -32,6 +32,9 @@ struct Frame {
     fresh: bool,
 }
 
+/// Of what, and which attribute.
+type Skipped<'v> = dyn Fn(&[u8], &[u8]) + 'v;
+
 /// A copy of trees from one open volume into the same or another.
 pub struct TreeCopy<'v> {
     from: &'v Volume,
@@ -53,6 +56,7 @@ pub struct TreeCopy<'v> {
     /// A directory was to be copied into itself; the rest was copied.
     refused: Option<Error>,
     failed: Option<Box<dyn FnMut(Error) + 'v>>,
+    skipped: Option<Box<Skipped<'v>>>,
 }
 
 impl<'v> TreeCopy<'v> {
@@ -72,6 +76,7 @@ impl<'v> TreeCopy<'v> {
             made: HashSet::new(),
             refused: None,
             failed: None,
+            skipped: None,
         }
     }
 
@@ -91,6 +96,12 @@ impl<'v> TreeCopy<'v> {
     /// [`Transfer::on_failure`](super::Transfer::on_failure).
     pub fn on_failure(self, failed: impl FnMut(Error) + 'v) -> TreeCopy<'v> {
         TreeCopy { failed: Some(Box::new(failed)), ..self }
+    }
+
+    /// Tells of attributes that were left out, by the path of what has them in the source, and their names: those
+    /// with a NUL in it, which a volume may have, and nothing takes.
+    pub fn on_skipped_xattr(self, skipped: impl Fn(&[u8], &[u8]) + 'v) -> TreeCopy<'v> {
+        TreeCopy { skipped: Some(Box::new(skipped)), ..self }
     }
 
     /// `dir` is what the result is about, or what it would be in; `is_elsewhere`: that leads into another subvolume.
@@ -487,6 +498,10 @@ impl<'v> TreeCopy<'v> {
             tried.one(name, gone.at(self.to, to_path));
         }
         for name in theirs {
+            if name.contains(&0) {
+                self.skipped.iter().for_each(|skipped| skipped(path, &name));
+                continue;
+            }
             let value = source.getxattr(from.ino(), &name).at(self.from, path);
             let set = value.and_then(|value| {
                 let set = target.setxattr(&self.cx, to.ino(), &name, &value, XattrMode::Set);

@@ -47,7 +47,7 @@ pub enum TransferEvent<'e> {
         /// Its path.
         path: &'e Path,
     },
-    /// The target knows no such attribute, or it cannot be read; it was left out.
+    /// The target knows no such attribute, it cannot be read, or there is a NUL in its name; it was left out.
     #[non_exhaustive]
     SkippedXattr {
         /// Of what.

@@ -2,4 +2,5 @@
 
 mod copied_in;
 mod copied_out;
+mod nul;
 mod trees;

@@ -14,6 +14,9 @@ impl Volume {
     /// Makes an empty directory.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
+        if path.is_empty() {
+            return Err(self.error(path, Errno::ENOENT.into()));
+        }
         if split(path).is_none() {
             // `/`, and what ends with `.` or `..`, is no name that could be given to anything.
             let there = self.find(path, true).and_then(|_| Err(Errno::EEXIST.into()));

@@ -285,6 +285,9 @@ fn directories_are_made_along_any_path() {
         let ours = volume.create_dir(path).map_err(io::Error::from);
         assert_eq!(kind(ours), kind(std::fs::create_dir(host.join(path))), "{path}");
     }
+    let nothing = volume.create_dir("").map_err(io::Error::from);
+    assert_eq!(kind(nothing), kind(std::fs::create_dir("")));
+    volume.create_dir_all("").unwrap();
     let there = volume.create_dir("/").map_err(io::Error::from);
     assert_eq!(kind(there), Some(ErrorKind::AlreadyExists));
     let mut count = 0;

@@ -28,6 +28,7 @@ pub use made::Made;
 pub use mem::MemDevice;
 pub use slice::{Slice, Span};
 pub use sticky::Sticky;
+pub use writers::OwnWriter;
 
 /// A device or image, whose length changes when it is asked for alone. All offsets and lengths are bytes.
 pub trait BlockDevice: Send + Sync {

@@ -7,6 +7,7 @@
 
 use crate::Span;
 use parking_lot::Mutex;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +16,25 @@ use std::os::unix::fs::MetadataExt;
 type Place = ((u64, u64), Span);
 
 static WRITERS: Mutex<Vec<Place>> = Mutex::new(Vec::new());
+
+/// Inside of the `ResourceBusy` of who wants to write what this program writes already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnWriter;
+
+impl OwnWriter {
+    /// Whether that is what is wrong.
+    pub fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<OwnWriter>())
+    }
+}
+
+impl fmt::Display for OwnWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this program has it open to be written")
+    }
+}
+
+impl std::error::Error for OwnWriter {}
 
 /// As long as it lives, no other writer gets any of its bytes.
 pub(crate) struct Writer(Place);
@@ -27,7 +47,7 @@ impl Writer {
         let place = ((meta.dev(), meta.ino()), part);
         let mut writers = WRITERS.lock();
         if writers.iter().any(|(file, theirs)| *file == place.0 && theirs.overlaps(part)) {
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "in use by this program"));
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, OwnWriter));
         }
         writers.push(place);
         Ok(Writer(place))

@@ -13,7 +13,7 @@ mod in_use;
 mod mount_table;
 
 use crate::error::{Cause, Error, Result};
-use blockdev::{BlockDevice, FileDevice, Slice, Span, Sticky};
+use blockdev::{BlockDevice, FileDevice, OwnWriter, Slice, Span, Sticky};
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -229,7 +229,10 @@ fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 fn opening(path: &Path, error: io::Error) -> Error {
     match error.kind() {
-        ErrorKind::ResourceBusy => Error::new(path.display(), Cause::InUse(None)),
+        ErrorKind::ResourceBusy => {
+            let own = OwnWriter::is_in(&error).then(|| OwnWriter.to_string());
+            Error::new(path.display(), Cause::InUse(own))
+        }
         _ => Error::host(path, error),
     }
 }

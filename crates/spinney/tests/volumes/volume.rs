@@ -254,7 +254,9 @@ fn one_image_has_one_writer() {
         VolumeOptions::new().write(true).open_file(file.try_clone().unwrap(), "copy")
     };
     let volume = by(&file).unwrap();
-    assert!(matches!(by(&file).unwrap_err().cause(), Cause::InUse(_)));
+    let refused = by(&file).unwrap_err();
+    assert!(matches!(refused.cause(), Cause::InUse(_)));
+    assert!(refused.to_string().contains("this program"), "{refused}");
     // Whoever was refused has not unlocked it.
     assert!(Volume::open_writable(&image).is_err());
     volume.write("g", b"by a copy").unwrap();

@@ -42,6 +42,7 @@ for round in $(seq "$rounds"); do
         cargo test --release --quiet --package suites --test fsx -- --test-threads=1
     SPINNEY_SEED=$seed SPINNEY_STEPS=${SOAK_STEPS:-20000} SPINNEY_SEEDS=${SOAK_SEEDS:-4} \
         cargo test --release --quiet --package suites --test model -- --test-threads=1
+    SPINNEY_ROUNDS=20 cargo test --release --quiet --package suites --test full -- --test-threads=1
     cargo test --release --quiet --package suites --test stress_ng -- --include-ignored --test-threads=1
     cargo test --release --quiet --package suites --test databases -- --ignored --test-threads=1
     # Of the engine itself, with its assertions.

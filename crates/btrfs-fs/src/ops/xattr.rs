@@ -86,6 +86,10 @@ pub(crate) fn set(
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_new_name(name)?;
+    // Nor is room looked for then.
+    if is_acl(name) && value.len() > engine.core.geometry.max_item_size() {
+        return Err(Errno::ENOSPC.into());
+    }
     let _reservation = engine.reserver.reserve(cost::set_xattr(name.len(), value.len()))?;
     let mut state = engine.write(&inode)?;
     check_writable(&state)?;

@@ -3,13 +3,17 @@
 //! Entries are `WHO:NAME:PERMISSIONS`, apart by commas or line feeds. bsdtar and star put the number behind it, which
 //! counts, as that of an owner does: names are those of this machine, and of others where it was packed.
 //!
-//! A text is a stranger's: as many names are looked up as this machine has, and one more.
+//! A text is a stranger's: as many names are looked up as this machine has, and one more, and no more entries are
+//! taken than an attribute can have.
 
 use crate::{args, sys};
 use std::collections::BTreeMap;
 use vfs::posix_acl::{ENTRY, GROUP, GROUP_OBJ, HEAD, MASK, NO_ID, OTHER, USER, USER_OBJ, VERSION};
 
-/// The attribute's value. `None`: it is no ACL, or names somebody whom this machine does not know.
+/// As many entries are in an attribute of the greatest length that Linux has.
+const MOST: usize = (super::LONGEST_XATTR - HEAD) / ENTRY;
+
+/// The attribute's value. `None`: it is no ACL, longer than any, or names somebody whom this machine does not know.
 pub fn value(text: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(text).ok()?;
     let entries = text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty());
@@ -17,7 +21,7 @@ pub fn value(text: &[u8]) -> Option<Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in entries {
         let (key, perm) = self::entry(entry)?;
-        if all.insert(key, perm).is_some() {
+        if all.insert(key, perm).is_some() || all.len() > MOST {
             return None;
         }
     }
@@ -138,5 +142,11 @@ mod tests {
             assert_eq!(entries(text), None, "{text}");
         }
         assert_eq!(value(b"user::rw-,group::---,other::---,\xff"), None);
+        let long = |count| {
+            let more = (0..count).map(|id| format!("user:{id}:r--\n"));
+            value(format!("{plain},mask::rw-,{}", more.collect::<String>()).as_bytes())
+        };
+        assert_eq!(long(MOST - 4).map(|value| value.len()), Some(HEAD + MOST * ENTRY));
+        assert_eq!(long(MOST - 3), None);
     }
 }

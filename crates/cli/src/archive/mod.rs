@@ -15,6 +15,8 @@ pub use write::Packer;
 /// A longer name is refused where it is unpacked. What the kernel takes at once ends at 4 KiB, but trees are deeper, and
 /// our own archives of them are to come back.
 const LONGEST_NAME: usize = 64 << 10;
+/// Linux has no longer attributes.
+const LONGEST_XATTR: usize = 64 << 10;
 /// What archives are made of.
 const BLOCK: u64 = 512;
 

@@ -10,7 +10,7 @@
 //! Work and memory go with an archive's length: it is a stranger's.
 
 use super::read::{Member, Reader, is_label};
-use super::{LONGEST_NAME, acl, pax};
+use super::{LONGEST_NAME, LONGEST_XATTR, acl, pax};
 use crate::error::{Error, Result, say_error};
 use crate::inside::fill::FileAt;
 use crate::inside::path::{find_through, join, push};
@@ -23,8 +23,8 @@ use std::io::Read;
 use tar::EntryType;
 use vfs::{Attr, Context, Entry, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
 
-/// Linux has no longer attributes.
-const LONGEST_XATTR: usize = 64 << 10;
+/// Items of all volumes hold an ACL of this length, also those in nodes of 4 KiB: ENOSPC is of the volume then.
+const FITS: usize = 3800;
 
 pub struct Unpacker<'v> {
     volume: &'v Volume,
@@ -446,7 +446,7 @@ impl<'v> Unpacker<'v> {
         for (name, value) in xattrs {
             match fs.setxattr(&self.cx, ino, name, value, XattrMode::Set) {
                 Ok(()) => {}
-                Err(FsError::Posix(Errno::EOPNOTSUPP)) => {
+                Err(FsError::Posix(error)) if cannot_be_had(name, value, error) => {
                     let is_acl = name == vfs::posix_acl::ACCESS;
                     all &= !is_acl;
                     let shut = if is_acl { ", and its owner alone gets at it" } else { "" };
@@ -467,6 +467,12 @@ impl<'v> Unpacker<'v> {
         let image = self.volume.name().display();
         Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
     }
+}
+
+/// No volume knows it; or it is an ACL that no item holds: other file systems have longer ones.
+fn cannot_be_had(name: &[u8], value: &[u8], error: Errno) -> bool {
+    let is_acl = [vfs::posix_acl::ACCESS, vfs::posix_acl::DEFAULT].contains(&name);
+    error == Errno::EOPNOTSUPP || is_acl && value.len() > FITS && error == Errno::ENOSPC
 }
 
 /// What is wrong with an attribute that no system call would take.

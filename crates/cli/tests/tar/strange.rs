@@ -72,12 +72,19 @@ fn whom_an_acl_keeps_out_gets_not_in_without_it() {
     let file = image.dir.join("a.tar");
     let of = |key: &str, acl: &str| {
         let record = format!(" SCHILY.{key}={acl}\n");
-        format!("{}{record}", record.len() + 2)
+        let mut lens = (1..9).map(|digits| digits + record.len());
+        let len = lens.find(|len| len.to_string().len() + record.len() == *len).unwrap();
+        format!("{len}{record}")
     };
     let text = "user::rw-,user:not-here:rw-,group::---,mask::rw-,other::---";
     // In a form of its own, which no volume takes; the text beside it is no other.
     let strange = of("xattr.system.posix_acl_access", "\u{1}\0\0\0");
     let default = of("xattr.system.posix_acl_default", "\u{1}\0\0\0");
+    // Longer than an item of the volume, and than any attribute.
+    let long = |count| {
+        let more: String = (0..count).map(|id| format!("user:{id}:r--,")).collect();
+        format!("{more}user::rw-,group::---,mask::r--,other::---")
+    };
     for (content, kind, mode) in [
         (of("acl.access", text), b'0', "600"),
         (of("acl.access", "user::rw-,group::rw-,other::r--"), b'0', "664"),
@@ -87,6 +94,10 @@ fn whom_an_acl_keeps_out_gets_not_in_without_it() {
         (default, b'5', "664"),
         (of("acl.default", text), b'5', "664"),
         (of("acl.default", text), b'0', "664"),
+        (of("acl.access", &long(3000)), b'0', "600"),
+        (of("acl.access", &long(10_000)), b'0', "600"),
+        (of("acl.access", &long(3000)), b'5', "600"),
+        (of("acl.default", &long(3000)), b'5', "664"),
     ] {
         let mut to = File::create(&file).unwrap();
         for (kind, mode, content) in [(b'x', 0, content.as_bytes()), (kind, 0o664, b"")] {

@@ -1,7 +1,9 @@
 //! ACLs as texts: what GNU tar, bsdtar and star write with `--acls`, into the form of attributes.
 //!
-//! Entries are `WHO:NAME:PERMISSIONS`, apart by commas or line feeds. bsdtar and star put the number behind it, which
-//! counts, as that of an owner does: names are those of this machine, and of others where it was packed.
+//! Entries are `WHO:NAME:PERMISSIONS`, apart by commas or line feeds; behind a `#` a line is a comment. libacl, and so
+//! GNU tar, quotes what it must in names (`\134` for a backslash, as in those of Windows domains). bsdtar and star put
+//! the number behind it, which counts, as that of an owner does: names are those of this machine, and of others where
+//! it was packed.
 //!
 //! A text is a stranger's: as many names are looked up as this machine has, and one more, and no more entries are
 //! taken than an attribute can have.
@@ -16,7 +18,8 @@ const MOST: usize = (super::LONGEST_XATTR - HEAD) / ENTRY;
 /// The attribute's value. `None`: it is no ACL, longer than any, or names somebody whom this machine does not know.
 pub fn value(text: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(text).ok()?;
-    let entries = text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty());
+    let entries = text.split('\n').flat_map(|line| without_comment(line).split(','));
+    let entries = entries.map(str::trim).filter(|entry| !entry.is_empty());
     // As an ACL has them: in order, and each once.
     let mut all = BTreeMap::new();
     for entry in entries {
@@ -51,7 +54,7 @@ fn entry(text: &str) -> Option<((u16, u32), u16)> {
     };
     let id = |known: fn(&str) -> Option<u32>| match number {
         Some(number) => args::id(number),
-        None => args::id(name).or_else(|| known(name)),
+        None => args::id(name).or_else(|| known(name)).or_else(|| known(&unquoted(name)?)),
     };
     let key = match (who, name) {
         ("user" | "u", "") => (USER_OBJ, NO_ID),
@@ -63,6 +66,27 @@ fn entry(text: &str) -> Option<((u16, u32), u16)> {
         _ => return None,
     };
     Some((key, permissions(perm)?))
+}
+
+/// Of a line. Names may have a `#` in them, and not in front of it what a comment has there.
+fn without_comment(line: &str) -> &str {
+    let begins = |at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);
+    let comment = line.match_indices('#').find(|(at, _)| begins(*at));
+    comment.map_or(line, |(at, _)| &line[..at])
+}
+
+/// With the bytes that libacl writes as a backslash and three octal digits. `None`: there are none.
+fn unquoted(name: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
+    while let Some((&first, behind)) = rest.split_first() {
+        let octal = |b: &u8| (b'0'..=b'7').contains(b);
+        let digits = behind.get(..3).filter(|digits| first == b'\\' && digits.iter().all(octal));
+        let digits = digits.and_then(|digits| str::from_utf8(digits).ok());
+        let quoted = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(quoted.unwrap_or(first));
+        rest = if quoted.is_some() { &behind[3..] } else { behind };
+    }
+    String::from_utf8(bytes).ok().filter(|unquoted| unquoted != name)
 }
 
 fn permissions(letters: &str) -> Option<u16> {
@@ -112,6 +136,9 @@ mod tests {
             "user::rw-,group::---,mask::rw-,other::---,user:not-here:rw-:7,\
              user:root:r--:0,group:not-here:--x:4000000000",
             "u::rw, u:0:r, u:7:rw-, g::, g:4000000000:x, m:wr, o:---",
+            // As libacl quotes names, and with its comments.
+            "# file: f\nuser::rw-\nuser:r\\157ot:r--\t\t#effective:---\nuser:7:rw-\ngroup::---\n\
+             group:4000000000:--x\nmask::rw-\nother::---\n",
         ] {
             assert_eq!(entries(text).as_deref(), Some(&expected[..]), "{text}");
         }
@@ -119,10 +146,29 @@ mod tests {
     }
 
     #[test]
+    fn names_are_what_libacl_quoted() {
+        for (text, name) in [
+            ("DOM\\134user", Some("DOM\\user")),
+            ("domain\\040users", Some("domain users")),
+            ("\\303\\244\\054", Some("ä,")),
+            ("DOM\\user", None),
+            ("\\13", None),
+            ("\\+12", None),
+            ("\\777", None),
+            ("\\377", None),
+            ("root", None),
+        ] {
+            assert_eq!(unquoted(text).as_deref(), name, "{text}");
+        }
+        assert_eq!(without_comment("user:a#b:r-- #effective:---"), "user:a#b:r-- ");
+    }
+
+    #[test]
     fn what_is_no_acl_is_refused() {
         let plain = "user::rw-,group::---,other::---";
         for more in [
             "user:not-here:rw-",
+            "user:not\\055here:rw-",
             "user:7:rw-",
             "mask::rw-,user:7:rw-,user:7:r--",
             "mask::rw-,user:7:rw-:seven",

@@ -5,7 +5,9 @@
 //! thread sends, and where it takes longer than a moment the next one does, which is there already.
 //!
 //! Invariants: of one inode one thread sends at a time, in the order of its line; inodes take turns; a thread
-//! that waits for work is always there, as long as there may be more threads.
+//! that waits for work is always there, as long as there may be more threads. Where something is to be sent and
+//! somebody waits for work, one watches for how long the one who sends does so, or was told to: who takes something
+//! appoints him. Who has sent something tells nobody, unless he ends: he looks himself what is next.
 //!
 //! Does not know what is sent.
 
@@ -66,10 +68,7 @@ pub(super) struct Taken<'a, L: Line> {
 
 impl<L: Line> Drop for Taken<'_, L> {
     fn drop(&mut self) {
-        let is_more = self.from.state.lock().sent(self.ino, self.turn);
-        if is_more {
-            self.from.wake.notify_one();
-        }
+        self.from.state.lock().sent(self.ino, self.turn);
         self.from.sent.notify_all();
     }
 }
@@ -108,8 +107,7 @@ impl<L: Line> State<L> {
         Some((self.turns, ino, item))
     }
 
-    /// Whether somebody may go on.
-    fn sent(&mut self, ino: Ino, turn: u64) -> bool {
+    fn sent(&mut self, ino: Ino, turn: u64) {
         if self.turn.is_some_and(|(last, _)| last == turn) {
             self.turn = None;
         }
@@ -120,7 +118,11 @@ impl<L: Line> State<L> {
                 false => self.ready.push_back(ino),
             }
         }
-        !self.ready.is_empty()
+    }
+
+    /// Something is to be sent, and nobody looks when he may send it, of those who could.
+    fn wants_a_watcher(&self) -> bool {
+        !self.ready.is_empty() && self.idle > 0 && !self.watched
     }
 
     /// Until when somebody else sends, if nobody is in his way.
@@ -145,14 +147,15 @@ impl<L: Line> Lines<L> {
         if state.closed {
             return None;
         }
-        let State { lines, ready, pushed, watched, .. } = &mut *state;
+        let State { lines, ready, pushed, turn, watched, .. } = &mut *state;
         *pushed += 1;
         let line = lines.entry(ino).or_insert_with(|| {
             ready.push_back(ino);
             L::default()
         });
         let added = add(line, *pushed);
-        if !*watched {
+        // Who watches where nobody's turn is any more would sleep until its moment were over.
+        if !*watched || turn.is_none() {
             self.wake.notify_one();
         }
         Some(added)
@@ -177,6 +180,10 @@ impl<L: Line> Lines<L> {
         let mut state = self.state.lock();
         let enough = state.idle > 1;
         state.threads -= usize::from(enough);
+        if enough && !state.ready.is_empty() {
+            // He may have the turn now, also who waits for the end of its moment.
+            self.wake.notify_one();
+        }
         enough
     }
 
@@ -199,6 +206,9 @@ impl<L: Line> Lines<L> {
             }
         };
         state.idle -= 1;
+        if state.wants_a_watcher() {
+            self.wake.notify_one();
+        }
         let (turn, ino, item) = begun?;
         Some(Taken { from: self, turn, ino, item })
     }
@@ -232,13 +242,17 @@ impl<L: Line> Lines<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
 
+    /// A line with a moment of so many milliseconds.
     #[derive(Default)]
-    struct Count(usize);
+    struct Count<const MOMENT: u64>(usize);
 
-    impl Line for Count {
+    impl<const MOMENT: u64> Line for Count<MOMENT> {
         type Item = ();
-        const MOMENT: Duration = Duration::from_millis(1);
+        const MOMENT: Duration = Duration::from_millis(MOMENT);
 
         fn begin(&mut self) -> Option<()> {
             self.0 = self.0.checked_sub(1)?;
@@ -252,9 +266,43 @@ mod tests {
         }
     }
 
+    fn push<const MOMENT: u64>(lines: &Lines<Count<MOMENT>>, ino: u64) {
+        assert_eq!(lines.push(Ino(ino), |count, _| count.0 += 1), Some(()));
+    }
+
+    /// Threads that each take one thing, say which inode's, and have it until the sender is dropped.
+    fn takers<const MOMENT: u64>(
+        lines: &Arc<Lines<Count<MOMENT>>>,
+        number: usize,
+    ) -> (Receiver<u64>, Vec<Sender<()>>) {
+        let (say, said) = channel();
+        let taker = |_| {
+            let (lines, say, (until, wait)) = (lines.clone(), say.clone(), channel::<()>());
+            thread::spawn(move || {
+                let taken = lines.take();
+                if let Some(taken) = &taken {
+                    let _ = say.send(taken.ino.0);
+                }
+                let _ = wait.recv();
+            });
+            until
+        };
+        let until = (0..number).map(taker).collect();
+        becomes(lines, |state| state.idle == number);
+        (said, until)
+    }
+
+    fn becomes<L: Line>(lines: &Lines<L>, is: impl Fn(&State<L>) -> bool) {
+        let begun = Instant::now();
+        while !is(&lines.lock()) {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn threads_come_as_they_are_needed() {
-        let lines = Lines::<Count>::new();
+        let lines = Lines::<Count<1>>::new();
         assert_eq!(
             [(); MOST_THREADS + 1].map(|()| lines.one_more()).iter().filter(|is| **is).count(),
             MOST_THREADS
@@ -268,12 +316,65 @@ mod tests {
 
     #[test]
     fn inodes_take_turns() {
-        let lines = Lines::<Count>::new();
+        let lines = Lines::<Count<1>>::new();
         for ino in [1, 1, 1, 2] {
-            lines.push(Ino(ino), |count, _| count.0 += 1);
+            push(&lines, ino);
         }
         let order = [(); 4].map(|()| lines.take().expect("one").ino.0);
         assert_eq!(order, [1, 2, 1, 1]);
         assert!(lines.lock().lines.is_empty());
+    }
+
+    /// Of those that came while one thread watched it takes the first alone, and that takes long as well.
+    #[test]
+    fn two_that_take_long_hold_up_no_third() {
+        let lines = Arc::new(Lines::<Count<300>>::new());
+        let (said, _until) = takers(&lines, 3);
+        let hear = || said.recv_timeout(Duration::from_secs(10));
+        push(&lines, 1);
+        assert_eq!(hear(), Ok(1));
+        push(&lines, 2);
+        // The latter where this thread comes late.
+        becomes(&lines, |state| state.watched || state.ready.is_empty());
+        push(&lines, 3);
+        assert_eq!((hear(), hear()), (Ok(2), Ok(3)), "one waits for work, and nobody tells it");
+        lines.close();
+    }
+
+    /// Who goes on by himself wakes nobody with each thing that he sends; who ends does.
+    #[test]
+    fn who_has_sent_something_goes_on_himself() {
+        let lines = Arc::new(Lines::<Count<60_000>>::new());
+        assert!(lines.one_more());
+        for ino in [1, 2, 3] {
+            push(&lines, ino);
+        }
+        let first = lines.take().expect("one");
+        let (said, _until) = takers(&lines, 2);
+        becomes(&lines, |state| state.watched);
+        drop(first);
+        assert!(said.recv_timeout(Duration::from_millis(200)).is_err(), "the other was woken");
+        assert_eq!(lines.take().expect("the next").ino, Ino(2));
+        assert!(said.recv_timeout(Duration::from_millis(200)).is_err(), "the other was woken");
+        assert!(lines.is_enough(), "this one ends");
+        assert_eq!(said.recv_timeout(Duration::from_secs(10)), Ok(3));
+        lines.close();
+    }
+
+    /// What he waited for was sent by another, who waits for work now as he does.
+    #[test]
+    fn who_watches_for_nothing_any_more_is_there_for_what_comes() {
+        let lines = Arc::new(Lines::<Count<60_000>>::new());
+        for ino in [1, 2] {
+            push(&lines, ino);
+        }
+        let first = lines.take().expect("one");
+        let (said, _until) = takers(&lines, 1);
+        becomes(&lines, |state| state.watched);
+        drop(first);
+        drop(lines.take().expect("the next"));
+        push(&lines, 3);
+        assert_eq!(said.recv_timeout(Duration::from_secs(10)), Ok(3));
+        lines.close();
     }
 }

@@ -5,7 +5,7 @@
 //! thread sends, and where it takes longer than a moment the next one does, which is there already.
 //!
 //! Invariants: of one inode one thread sends at a time, in the order of its line; inodes take turns; a thread
-//! that waits for work is always there, as long as there may be more threads. Where something is to be sent and
+//! that waits for work is always there, or on its way, as long as there may be more threads. Where something is to be sent and
 //! somebody waits for work, one watches for how long the one who sends does so, or was told to: who takes something
 //! appoints him. Who has sent something tells nobody, unless he ends: he looks himself what is next.
 //!
@@ -53,6 +53,10 @@ pub(super) struct State<L> {
     turns: u64,
     threads: usize,
     idle: usize,
+    /// One is about to begin.
+    comes: bool,
+    /// One that was could not, and somebody was told.
+    told: bool,
     /// Somebody waits for the end of that turn's moment.
     watched: bool,
     closed: bool,
@@ -93,6 +97,8 @@ impl<L: Line> State<L> {
             turns: 0,
             threads: 0,
             idle: 0,
+            comes: false,
+            told: false,
             watched: false,
             closed: false,
         }
@@ -161,17 +167,22 @@ impl<L: Line> Lines<L> {
         Some(added)
     }
 
-    /// A thread that sends is about to begin. False: there are enough.
+    /// A thread that sends is about to begin. False: there are enough with the one that is on its way.
     pub(super) fn one_more(&self) -> bool {
         let mut state = self.state.lock();
-        let needed = state.idle == 0 && state.threads < MOST_THREADS && !state.closed;
+        let waits = state.idle > 0 || state.comes;
+        let needed = !waits && state.threads < MOST_THREADS && !state.closed;
         state.threads += usize::from(needed);
+        state.comes |= needed;
         needed
     }
 
-    /// The one that was about to begin could not.
-    pub(super) fn one_less(&self) {
-        self.state.lock().threads -= 1;
+    /// The one that was about to begin could not. Whether that is to be told: it was not yet.
+    pub(super) fn one_less(&self) -> bool {
+        let mut state = self.state.lock();
+        state.threads -= 1;
+        state.comes = false;
+        !std::mem::replace(&mut state.told, true)
     }
 
     /// Whether the calling thread, which has sent something, is to end: others wait for work. Two of them, so
@@ -189,7 +200,17 @@ impl<L: Line> Lines<L> {
 
     /// Waits for something and for the turn to send it; `None` when there will be nothing.
     pub(super) fn take(&self) -> Option<Taken<'_, L>> {
+        self.take_with(self.state.lock())
+    }
+
+    /// The same by one that was about to begin.
+    fn take_first(&self) -> Option<Taken<'_, L>> {
         let mut state = self.state.lock();
+        state.comes = false;
+        self.take_with(state)
+    }
+
+    fn take_with<'a>(&'a self, mut state: MutexGuard<'a, State<L>>) -> Option<Taken<'a, L>> {
         state.idle += 1;
         let begun = loop {
             if state.closed {
@@ -216,7 +237,8 @@ impl<L: Line> Lines<L> {
     /// The body of a thread that was about to begin: sends until `close`, or until there are enough beside it.
     /// `more` starts another one that was about to.
     pub(super) fn serve(&self, more: impl Fn(), send: impl Fn(Ino, &L::Item)) {
-        while let Some(taken) = self.take() {
+        let mut next = self.take_first();
+        while let Some(taken) = next {
             if self.one_more() {
                 more();
             }
@@ -225,8 +247,9 @@ impl<L: Line> Lines<L> {
             if self.is_enough() {
                 return;
             }
+            next = self.take();
         }
-        self.one_less();
+        self.state.lock().threads -= 1;
     }
 
     pub(super) fn close(&self) {
@@ -243,6 +266,7 @@ impl<L: Line> Lines<L> {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
@@ -303,15 +327,40 @@ mod tests {
     #[test]
     fn threads_come_as_they_are_needed() {
         let lines = Lines::<Count<1>>::new();
-        assert_eq!(
-            [(); MOST_THREADS + 1].map(|()| lines.one_more()).iter().filter(|is| **is).count(),
-            MOST_THREADS
-        );
-        lines.one_less();
-        assert!(lines.one_more() && !lines.one_more() && !lines.is_enough());
+        for number in 0..MOST_THREADS as u64 {
+            assert!(lines.one_more() && !lines.one_more(), "one is on its way");
+            push(&lines, number);
+            drop(lines.take_first());
+        }
+        assert!(!lines.one_more() && !lines.is_enough());
         lines.close();
         assert_eq!(lines.push(Ino(1), |count, _| count.0 += 1), None);
         assert!(lines.take().is_none() && lines.lock().lines.is_empty());
+    }
+
+    /// As where the machine lets nobody have more: each thing that is sent tries again.
+    #[test]
+    fn that_no_thread_can_be_had_is_told_once() {
+        let lines = Lines::<Count<1>>::new();
+        assert!(lines.one_more() && lines.one_less());
+        assert!(lines.one_more() && !lines.one_less());
+        assert!(lines.one_more(), "it can be had again");
+    }
+
+    /// While a thread that is needed is on its way, the others send much.
+    #[test]
+    fn a_burst_makes_one_thread_at_a_time() {
+        let lines = Lines::<Count<1>>::new();
+        assert!(lines.one_more());
+        (1..100).for_each(|ino| push(&lines, ino));
+        let (made, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let more = || _ = made.fetch_add(1, Ordering::Relaxed);
+        lines.serve(more, |_, ()| {
+            if sent.fetch_add(1, Ordering::Relaxed) == 98 {
+                lines.close();
+            }
+        });
+        assert_eq!((made.into_inner(), sent.into_inner()), (1, 99));
     }
 
     #[test]

@@ -181,11 +181,14 @@ impl Notifier {
             notifier.serve(subject, &kept);
         });
         if let Err(error) = made {
-            match subject {
+            let is_new = match subject {
                 Subject::Inodes => self.inner.inodes.one_less(),
                 Subject::Names => self.inner.names.one_less(),
+            };
+            // Each message tries again.
+            if is_new {
+                tracing::warn!("starting {name}, which tells the kernel what changed: {error}");
             }
-            tracing::warn!("starting {name}, which tells the kernel what changed: {error}");
         }
     }
 

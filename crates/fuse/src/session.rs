@@ -17,7 +17,7 @@ use crate::abi::{Opcode, Wire};
 use crate::classic::{self, Servers};
 use crate::config::{Config, Transport};
 use crate::device::Device;
-use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
+use crate::dispatch::{Agreement, Dispatcher, Request, Waits, negotiate};
 use crate::gather::Gathered;
 use crate::mount::{self, Breaker, failed};
 use crate::mount_table;
@@ -322,7 +322,7 @@ impl Session {
     }
 
     fn vital(&self) -> Vital {
-        Vital { breaker: self.breaker.clone(), dispatcher: self.dispatcher.clone() }
+        Vital { breaker: self.breaker.clone(), waits: self.dispatcher.waits() }
     }
 
     /// Waits until the file system is unmounted and closed; the error is that of
@@ -407,10 +407,12 @@ impl Drop for Session {
 }
 
 /// Of a thread without which callers would wait for ever, or see what is old: however it ends (an error,
-/// a panic, also before its work began) the connection ends. Mostly the mount's end came first.
+/// a panic, also before its work began) the connection ends. Mostly the mount's end came first. Keeps nothing of the
+/// file system: a thread that tells the kernel of something may still be there when the session is over, for long
+/// where the kernel has it wait, and who then opens the image shall not find it in use.
 struct Vital {
     breaker: Breaker,
-    dispatcher: Arc<Dispatcher>,
+    waits: Arc<Waits>,
 }
 
 impl Drop for Vital {
@@ -425,7 +427,7 @@ impl Drop for Vital {
 impl Vital {
     fn end(&self) {
         self.breaker.end();
-        self.dispatcher.connection_ended();
+        self.waits.end();
     }
 }
 
@@ -576,7 +578,7 @@ impl RingThread {
             return;
         }
         // Not before: where no rings serve, this thread's end is no reason to end anything.
-        let _vital = Vital { breaker: self.breaker, dispatcher: self.dispatcher.clone() };
+        let _vital = Vital { breaker: self.breaker, waits: self.dispatcher.waits() };
         match server.serve() {
             End::Disconnected => {}
             End::Failed(error) => tracing::error!(cpu = self.cpu, "serving a ring: {error}"),

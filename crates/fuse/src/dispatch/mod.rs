@@ -86,6 +86,7 @@ mod xattr;
 pub(crate) use init::{Agreement, negotiate};
 pub(crate) use pages::Origin;
 pub(crate) use request::Request;
+pub(crate) use waits::Waits;
 
 use crate::abi::Opcode;
 use crate::abi::record::InterruptIn;
@@ -140,7 +141,7 @@ pub(crate) struct Dispatcher {
     /// Directories of which the kernel may have a listing.
     listed: inodes::Inodes,
     waiters: pages::Waiters,
-    waits: waits::Waits,
+    waits: Arc<Waits>,
     listings: listings::Listings,
     cache_negative: bool,
     /// Reads may change access times: each open is asked for, and may drop what is cached.
@@ -213,7 +214,7 @@ impl Dispatcher {
             read: inodes::Inodes::default(),
             listed: inodes::Inodes::default(),
             waiters: pages::Waiters::new(queues),
-            waits: waits::Waits::default(),
+            waits: Arc::default(),
             listings: listings::Listings::default(),
             cache_negative: config.cache_negative,
             open_errors: config.open_errors,
@@ -428,9 +429,9 @@ impl Dispatcher {
         Outcome::Silent
     }
 
-    /// The connection has ended: nobody waits any more for something that may take long.
-    pub(crate) fn connection_ended(&self) {
-        self.waits.end();
+    /// Those who wait for something that may take long, for who ends the connection: nobody shall any more.
+    pub(crate) fn waits(&self) -> Arc<Waits> {
+        self.waits.clone()
     }
 
     pub(crate) fn take_close_error(&self) -> Option<FsError> {

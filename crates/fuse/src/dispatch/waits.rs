@@ -19,7 +19,7 @@ const REMEMBERED: usize = 256;
 const LONGEST: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     interrupted: Mutex<Interrupted>,
     ended: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Waits {
     }
 
     /// The mount has ended, and nobody hears an answer.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 }

@@ -4,7 +4,8 @@
 //! Kernels 4.5 to 5.10 and WinBtrfs leave caches beside the tree. A newer kernel erases each with all items of its
 //! inode's number in the root tree: were there a subvolume of that number, it would be gone.
 //!
-//! Invariants: all come with the first commit of the mount, whatever else is in that, and
+//! Invariants: all come with the first commit of the mount that can have them (caches beside a valid tree behind the
+//! replay of a log, the rest before it), whatever else is in that, and
 //! before anybody can ask for space; before it nothing of the volume is changed, so a volume on
 //! which there is no room for it, or whose damage is in the way, stays what it was. Nobody above sees a
 //! quota tree that is given up, from the beginning.
@@ -13,13 +14,13 @@
 
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::reserve::cost;
+use crate::reserve::{Reservation, cost};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, Key, TreeId};
 use btrfs_space::space_cache::{self, CacheFile};
 use btrfs_space::{Items, TreeItems};
 use btrfs_tree::NodeStore;
-use btrfs_txn::delta::TreeAction;
+use btrfs_txn::delta::{ActionCost, TreeAction};
 use btrfs_txn::{Root, Roots};
 use std::sync::Arc;
 use vfs::{Errno, FsError, Result};
@@ -28,24 +29,31 @@ use vfs::{Errno, FsError, Result};
 /// True: `finish` is due.
 pub(crate) fn begin(engine: &Engine) -> Result<bool> {
     let core = &engine.core;
-    if core.health.is_read_only() {
-        return Ok(false);
-    }
-    if core.volume.has_free_space_tree() {
-        if let Err(error) = forget_caches(engine) {
-            tracing::warn!(%error, "what is left of a version 1 space cache stays");
-        }
+    if core.health.is_read_only() || core.volume.has_free_space_tree() {
         return Ok(false);
     }
     let roots = core.roots();
     let caches = space_cache::find(&mut items(engine, TreeId::ROOT)?).fs()?;
     let bytes = core.space.free_space_bytes();
     let stale = roots.get(TreeId::FREE_SPACE).map_or(0, |root| engine.nodes_at_most(root));
-    act(engine, &caches, bytes, stale).map_err(|error| no_room(error, bytes))?;
+    let action = cost_of(&caches, bytes, stale);
+    let reservation = room(engine, action).map_err(|error| no_room(error, bytes))?;
+    engine.core.begin().act(TreeAction::FreeSpaceTree, action);
+    drop(reservation);
     Ok(true)
 }
 
-/// Beside a valid tree. Where it fails nothing has changed.
+/// What is left of caches beside a valid tree, behind the replay of a log. The caller has the engine alone.
+pub(crate) fn tidy(engine: &Engine) {
+    if engine.core.health.is_read_only() || !engine.core.volume.has_free_space_tree() {
+        return;
+    }
+    if let Err(error) = forget_caches(engine) {
+        tracing::warn!(%error, "what is left of a version 1 space cache stays");
+    }
+}
+
+/// Where it fails nothing has changed: nobody needs them gone so much that chunks are given away for it.
 fn forget_caches(engine: &Engine) -> Result<()> {
     let caches = space_cache::find(&mut items(engine, TreeId::ROOT)?).fs()?;
     if caches.is_empty() {
@@ -60,7 +68,11 @@ fn forget_caches(engine: &Engine) -> Result<()> {
             return Err(Error::corrupt(format!("no extent of a space cache at {at}"))).fs();
         }
     }
-    act(engine, &caches, 0, 0)?;
+    let action = cost_of(&caches, 0, 0);
+    let held = engine.reservations.hold_step(cost::with(cost::Cost::default(), action))?;
+    let held = held.ok_or(FsError::Posix(Errno::ENOSPC))?;
+    engine.core.begin().act(TreeAction::FreeSpaceTree, action);
+    drop(held);
     tracing::info!(caches = caches.len(), "version 1 space caches beside a free-space tree go");
     Ok(())
 }
@@ -70,13 +82,13 @@ fn items(engine: &Engine, tree: TreeId) -> Result<TreeItems<'_, NodeStore>> {
     Ok(TreeItems::new(&engine.core.store, &root))
 }
 
-fn act(engine: &Engine, caches: &[CacheFile], bytes: u64, stale: u64) -> Result<()> {
+fn cost_of(caches: &[CacheFile], bytes: u64, stale: u64) -> ActionCost {
     let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
-    let action = cost::free_space_tree(bytes, caches.len() as u64, extents as u64, stale);
-    let reservation = engine.reserver.reserve(cost::with(cost::Cost::default(), action))?;
-    engine.core.begin().act(TreeAction::FreeSpaceTree, action);
-    drop(reservation);
-    Ok(())
+    cost::free_space_tree(bytes, caches.len() as u64, extents as u64, stale)
+}
+
+fn room(engine: &Engine, action: ActionCost) -> Result<Reservation<'_>> {
+    engine.reserver.reserve(cost::with(cost::Cost::default(), action))
 }
 
 /// The tree is on the volume when this returns.
@@ -99,7 +111,7 @@ pub(crate) fn take_quotas(roots: &Roots) -> (Arc<Roots>, Option<Root>) {
 /// Puts the end of quotas into the first epoch. The caller has the engine alone.
 pub(crate) fn give_up(engine: &Engine, quotas: &Root) -> Result<()> {
     let action = cost::forget_tree(engine.nodes_at_most(quotas));
-    let reservation = engine.reserver.reserve(cost::with(cost::Cost::default(), action))?;
+    let reservation = room(engine, action)?;
     engine.core.begin().act(TreeAction::ForgetQuotas, action);
     drop(reservation);
     engine.stats.quotas_given_up.add(1);

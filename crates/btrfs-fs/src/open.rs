@@ -59,6 +59,8 @@ impl BtrfsFs {
         recover::recover(&engine)?;
         if converts {
             convert::finish(&engine)?;
+        } else {
+            convert::tidy(&engine);
         }
         (engine.root, engine.begin) = choose_root(&engine)?;
         let engine = Arc::new(engine);

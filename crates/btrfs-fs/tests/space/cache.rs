@@ -31,11 +31,11 @@ fn open(device: Arc<dyn BlockDevice>, read_only: bool) -> vfs::Result<BtrfsFs> {
     BtrfsFs::open_device(device, options)
 }
 
-fn open_path(path: &Path) -> vfs::Result<BtrfsFs> {
+pub(super) fn open_path(path: &Path) -> vfs::Result<BtrfsFs> {
     open(Arc::new(common::open_device(path, false)), false)
 }
 
-fn superblock(device: Arc<dyn BlockDevice>) -> btrfs_disk::Superblock {
+pub(super) fn superblock(device: Arc<dyn BlockDevice>) -> btrfs_disk::Superblock {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     Volume::open(device, options).expect("a volume").superblock().as_ref().clone()
 }

@@ -6,6 +6,7 @@ mod common;
 mod harness;
 
 mod cache;
+mod erasing;
 mod freeing;
 mod owned;
 mod short;

@@ -7,7 +7,8 @@
 //! Invariants: all come with the first commit of the mount that can have them (caches beside a valid tree behind the
 //! replay of a log, the rest before it), whatever else is in that, and
 //! before anybody can ask for space; before it nothing of the volume is changed, so a volume on
-//! which there is no room for it, or whose damage is in the way, stays what it was. Nobody above sees a
+//! which there is no room for it, or whose damage is in the way, stays what it was; but for caches, of which a damaged one
+//! stays alone. Nobody above sees a
 //! quota tree that is given up, from the beginning.
 //!
 //! What it does not know: what the trees say (`btrfs_space::Settle::make_free_space_tree`).
@@ -15,10 +16,9 @@
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::reserve::{Reservation, cost};
-use btrfs_disk::key::kind;
-use btrfs_disk::{Error, Key, TreeId};
+use btrfs_disk::{Error, TreeId};
 use btrfs_space::space_cache::{self, CacheFile};
-use btrfs_space::{Items, TreeItems};
+use btrfs_space::{TreeItems, can_be_dropped};
 use btrfs_tree::NodeStore;
 use btrfs_txn::delta::{ActionCost, TreeAction};
 use btrfs_txn::{Root, Roots};
@@ -38,7 +38,8 @@ pub(crate) fn begin(engine: &Engine) -> Result<bool> {
     let stale = roots.get(TreeId::FREE_SPACE).map_or(0, |root| engine.nodes_at_most(root));
     let action = cost_of(&caches, bytes, stale);
     let reservation = room(engine, action).map_err(|error| no_room(error, bytes))?;
-    engine.core.begin().act(TreeAction::FreeSpaceTree, action);
+    let caches = droppable(engine, caches)?;
+    engine.core.begin().act(TreeAction::FreeSpaceTree(caches.into()), action);
     drop(reservation);
     Ok(true)
 }
@@ -59,22 +60,43 @@ fn forget_caches(engine: &Engine) -> Result<()> {
     if caches.is_empty() {
         return Ok(());
     }
-    // Half a commit is the end of a mount, and nobody needs this one.
-    let mut stored = items(engine, TreeId::EXTENT)?;
-    for (extent, _) in caches.iter().flat_map(|cache| &cache.extents) {
-        let key = Key::new(extent.logical.0, kind::EXTENT_ITEM, extent.len);
-        if stored.get(&key).fs()?.is_none() {
-            let at = extent.logical;
-            return Err(Error::corrupt(format!("no extent of a space cache at {at}"))).fs();
-        }
-    }
     let action = cost_of(&caches, 0, 0);
     let held = engine.reservations.hold_step(cost::with(cost::Cost::default(), action))?;
     let held = held.ok_or(FsError::Posix(Errno::ENOSPC))?;
-    engine.core.begin().act(TreeAction::FreeSpaceTree, action);
+    let caches = droppable(engine, caches)?;
+    if !caches.is_empty() {
+        tracing::info!(caches = caches.len(), "version 1 space caches beside a free-space tree go");
+        engine.core.begin().act(TreeAction::FreeSpaceTree(caches.into()), action);
+    }
     drop(held);
-    tracing::info!(caches = caches.len(), "version 1 space caches beside a free-space tree go");
     Ok(())
+}
+
+/// Half a commit is the end of a mount, and nobody needs a cache gone: those stay that do not fit the extent tree, or
+/// where one cannot tell.
+fn droppable(engine: &Engine, mut caches: Vec<CacheFile>) -> Result<Vec<CacheFile>> {
+    if caches.iter().all(|cache| cache.extents.is_empty() && !cache.damaged) {
+        return Ok(caches);
+    }
+    let (mut extents, mut sums) = (items(engine, TreeId::EXTENT)?, items(engine, TreeId::CSUM)?);
+    let core = &engine.core;
+    let in_chunks = |cache: &CacheFile| {
+        cache.extents.iter().all(|(extent, _)| {
+            let chunk = core.volume.chunk(extent.logical);
+            chunk.is_some_and(|chunk| extent.logical.0.saturating_add(extent.len) <= chunk.end())
+        })
+    };
+    caches.retain(|cache| {
+        let fits = match in_chunks(cache) {
+            true => can_be_dropped(cache, &mut extents, &mut sums, &core.geometry),
+            false => Err(Error::corrupt("an extent of a space cache lies in no chunk")),
+        };
+        if let Err(error) = &fits {
+            tracing::warn!(%error, ino = cache.ino, "a version 1 space cache is damaged, and stays");
+        }
+        fits.is_ok()
+    });
+    Ok(caches)
 }
 
 fn items(engine: &Engine, tree: TreeId) -> Result<TreeItems<'_, NodeStore>> {

@@ -22,7 +22,7 @@ pub use items::{Change, Changes, Items};
 pub use refs::{ExtentKind, RefDeltas, RefOwner};
 pub use settle::{
     CountedMoves, DataFate, DropState, MoveContent, MoveNodes, MovedNodes, Settle, Settled,
-    count_moves,
+    can_be_dropped, count_moves,
 };
 #[cfg(feature = "fault-injection")]
 pub use space::Moment;

@@ -35,6 +35,8 @@ pub struct CacheFile {
     pub keys: Vec<Key>,
     /// Its content, and the offset by which the extent tree knows each reference.
     pub extents: Vec<(Extent, u64)>,
+    /// An item does not say what content it has: there may be more extents.
+    pub damaged: bool,
 }
 
 /// All caches that the root tree has, those that somebody began to erase as well. Headers that lead nowhere
@@ -104,7 +106,7 @@ fn cache_file(
     ino: Option<u64>,
 ) -> Result<CacheFile> {
     let keys = leads.into_iter().collect();
-    let mut file = CacheFile { ino: ino.unwrap_or(0), keys, extents: Vec::new() };
+    let mut file = CacheFile { ino: ino.unwrap_or(0), keys, extents: Vec::new(), damaged: false };
     let Some(ino) = ino else { return Ok(file) };
     // Subvolumes' items may have the same number.
     let inode = Key::new(ino, kind::INODE_ITEM, 0);
@@ -114,12 +116,13 @@ fn cache_file(
     let content = (Key::new(ino, kind::EXTENT_DATA, 0), Key::new(ino, kind::EXTENT_DATA, u64::MAX));
     root_tree.scan(content.0, content.1, &mut |key, data| {
         file.keys.push(key);
-        if let FileExtent::Extent { fields, .. } =
-            FileExtent::parse(data).map_err(|c| c.key(key))?
-            && fields.disk_bytenr.0 != 0
-        {
-            let extent = Extent { logical: fields.disk_bytenr, len: fields.disk_num_bytes };
-            file.extents.push((extent, key.offset.wrapping_sub(fields.offset)));
+        match FileExtent::parse(data) {
+            Ok(FileExtent::Extent { fields, .. }) if fields.disk_bytenr.0 != 0 => {
+                let extent = Extent { logical: fields.disk_bytenr, len: fields.disk_num_bytes };
+                file.extents.push((extent, key.offset.wrapping_sub(fields.offset)));
+            }
+            Ok(_) => {}
+            Err(_) => file.damaged = true,
         }
         Ok(())
     })?;

@@ -250,7 +250,7 @@ fn all_caches(patch: &Patch) -> Vec<Cache> {
 
 /// A volume with a valid free-space tree whose root tree has caches as well: as kernels 4.5 to 5.10 left them,
 /// or, `half_erased`, as a newer one does where it was interrupted in erasing them. Their numbers, ascending.
-fn with_both(half_erased: bool) -> (Image, Vec<u64>) {
+pub(super) fn with_both(half_erased: bool) -> (Image, Vec<u64>) {
     let (image, tree) = with_cache(&[], 1200 * MIB, |_| ());
     let patch = Patch::new(&image.path);
     let caches = all_caches(&patch);

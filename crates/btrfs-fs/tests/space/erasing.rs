@@ -1,9 +1,11 @@
 //! Version 1 caches beside a valid free-space tree, and what is not to be lost for their sake: the log of fsyncs that a
 //! crash left, chunks, the mount itself. Their entries are made here.
 
-use crate::cache::{open_path, superblock};
+use crate::cache::{open_path, superblock, with_both};
 use crate::common::{self, CX, Image, new_file, read};
 use btrfs_disk::ids::FREE_SPACE_OBJECTID;
+use btrfs_disk::items::FileExtent;
+use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_fs::BtrfsFs;
 use fuzzing::patch::Patch;
@@ -93,4 +95,54 @@ fn no_chunk_is_given_away_before_the_log_that_lies_in_it_is_replayed() {
     assert_eq!(fs.read_only_reason(), None);
     assert!(read(&fs, fs.root(), "logged") == content, "what was fsynced");
     fs.destroy().expect("close");
+}
+
+/// The item of a cache's first extent.
+fn content_of(patch: &Patch, ino: u64) -> Key {
+    let (at, data) =
+        patch.find(TreeId::ROOT, Key::new(ino, kind::EXTENT_DATA, 0)).expect("content");
+    assert_eq!((at.objectid, at.kind), (ino, kind::EXTENT_DATA));
+    let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(&data) else {
+        panic!("the kernel's caches are extents");
+    };
+    Key::new(fields.disk_bytenr.0, kind::EXTENT_ITEM, fields.disk_num_bytes)
+}
+
+/// Each way in which a cache and the extent tree may differ, by what it does to the extent's item.
+const DAMAGES: [fn(&Patch, Key); 3] = [
+    // Somebody else's.
+    |patch, extent| patch.edit(TreeId::EXTENT, extent, |item| item[33] ^= 1),
+    // Held twice.
+    |patch, extent| {
+        patch.edit(TreeId::EXTENT, extent, |item| (item[0], item[49]) = (2, 2));
+    },
+    // A count that is not the sum.
+    |patch, extent| patch.edit(TreeId::EXTENT, extent, |item| item[0] = 2),
+];
+
+/// It is of no use to anybody, and the commit that drops it would end the mount.
+#[test]
+fn a_cache_that_is_damaged_stays_alone() {
+    testkit::require!(kernel_btrfs);
+    let (base, caches) = with_both(false);
+    assert!(caches.len() > 1, "one that is sound was to be there as well");
+    for (n, damage) in DAMAGES.into_iter().enumerate() {
+        let image = base.copy("damaged.img");
+        let patch = Patch::new(&image.path);
+        let extent = content_of(&patch, caches[0]);
+        damage(&patch, extent);
+        drop(patch);
+        let fs = open_path(&image.path).expect("open");
+        fs.mknod(&CX, fs.root(), b"new", FileKind::File, 0o644, 0).expect("create");
+        fs.sync().expect("a commit");
+        assert_eq!(fs.read_only_reason(), None, "damage {n}");
+        fs.destroy().expect("close");
+        drop(fs);
+        let patch = Patch::new(&image.path);
+        let left: Vec<u64> =
+            patch.items(TreeId::ROOT).iter().map(|(key, _)| key.objectid).collect();
+        let left: Vec<bool> = caches.iter().map(|ino| left.contains(ino)).collect();
+        assert!(left[0] && !left[1..].contains(&true), "damage {n}: {left:?} of {caches:?}");
+        assert!(open_path(&image.path).is_ok(), "the next mount");
+    }
 }

@@ -30,6 +30,7 @@ mod undo;
 mod uuid_tree;
 
 pub use drop_tree::DropState;
+pub use free_space_tree::can_be_dropped;
 pub use outcome::Settled;
 pub use relocate::{CountedMoves, MoveContent, MoveNodes, MovedNodes, count_moves};
 

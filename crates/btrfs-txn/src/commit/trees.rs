@@ -40,8 +40,10 @@ pub(super) fn forgets_quotas(sealed: &Delta) -> bool {
 /// New trees, before any items.
 pub(super) fn create(settle: &mut Settling<'_>, sealed: &Delta) -> Result<()> {
     let actions = sealed.trees.list();
-    if actions.iter().any(|action| matches!(action, TreeAction::FreeSpaceTree)) {
-        settle.make_free_space_tree()?;
+    for action in &actions {
+        if let TreeAction::FreeSpaceTree(caches) = action {
+            settle.make_free_space_tree(caches)?;
+        }
     }
     for action in actions {
         match action {

@@ -9,6 +9,7 @@
 
 use btrfs_disk::items::{RootItem, Timespec};
 use btrfs_disk::{Key, Logical, TreeId};
+use btrfs_space::space_cache::CacheFile;
 use btrfs_space::{DropState, MoveNodes, MovedNodes};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
@@ -64,9 +65,9 @@ pub enum TreeAction {
     },
     /// Nodes and content move elsewhere, behind everything else.
     Move(Arc<Move>),
-    /// A free-space tree, of a volume that has none or whose own is not valid; a version 1 space
-    /// cache goes, in any case.
-    FreeSpaceTree,
+    /// A free-space tree, of a volume that has none or whose own is not valid; these version 1 space
+    /// caches go, in any case, of each of which `btrfs_space::can_be_dropped` was asked.
+    FreeSpaceTree(Arc<[CacheFile]>),
     /// A UUID tree of these entries, by ascending key, of a volume that has none.
     MakeUuidTree(Arc<[(Key, Box<[u8]>)]>),
     /// The UUID tree goes, and nothing of it changes in the epoch.

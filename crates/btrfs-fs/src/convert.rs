@@ -19,9 +19,10 @@ use crate::reserve::{Reservation, cost};
 use btrfs_disk::{Error, TreeId};
 use btrfs_space::space_cache::{self, CacheFile};
 use btrfs_space::{TreeItems, can_be_dropped};
-use btrfs_tree::NodeStore;
+use btrfs_tree::{Cursor, NodeStore};
 use btrfs_txn::delta::{ActionCost, TreeAction};
 use btrfs_txn::{Root, Roots};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Result};
 
@@ -54,22 +55,36 @@ pub(crate) fn tidy(engine: &Engine) {
     }
 }
 
-/// Where it fails nothing has changed: nobody needs them gone so much that chunks are given away for it.
+/// Where it fails nothing has changed: nobody needs them gone so much that chunks are given away for it. Extents are
+/// looked up, which may be a read for each, where there is room alone.
 fn forget_caches(engine: &Engine) -> Result<()> {
     let caches = space_cache::find(&mut items(engine, TreeId::ROOT)?).fs()?;
     if caches.is_empty() {
         return Ok(());
     }
-    let action = cost_of(&caches, 0, 0);
+    let action = cost_beside_tree(engine, &caches)?;
     let held = engine.reservations.hold_step(cost::with(cost::Cost::default(), action))?;
     let held = held.ok_or(FsError::Posix(Errno::ENOSPC))?;
     let caches = droppable(engine, caches)?;
     if !caches.is_empty() {
-        tracing::info!(caches = caches.len(), "version 1 space caches beside a free-space tree go");
+        tracing::info!(caches = caches.len(), "version 1 space caches beside a valid tree go");
         engine.core.begin().act(TreeAction::FreeSpaceTree(caches.into()), action);
     }
     drop(held);
     Ok(())
+}
+
+/// By the leaves that their items lie in, of which a cache has a fraction.
+fn cost_beside_tree(engine: &Engine, caches: &[CacheFile]) -> Result<ActionCost> {
+    let root =
+        engine.core.roots().get(TreeId::ROOT).ok_or_else(|| no_tree(TreeId::ROOT)).fs()?.root;
+    let (mut cursor, mut leaves) = (Cursor::new(&engine.core.store, &root), BTreeSet::new());
+    for key in caches.iter().flat_map(|cache| &cache.keys) {
+        cursor.seek(key).fs()?;
+        leaves.extend(cursor.current().map(|item| item.node().logical()));
+    }
+    let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
+    Ok(cost::forget_caches(leaves.len() as u64, extents as u64))
 }
 
 /// Half a commit is the end of a mount, and nobody needs a cache gone: those stay that do not fit the extent tree, or

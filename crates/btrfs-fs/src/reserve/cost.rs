@@ -72,6 +72,12 @@ pub(crate) fn free_space_tree(bytes: u64, caches: u64, extents: u64, stale: u64)
     ActionCost { places: 2 + 3 * caches, trees: 2, bytes: ROOT + bytes, sums: 2 * extents }
 }
 
+/// Caches beside a valid tree: all their items lie in so many `leaves` of the root tree. None of their `extents` has
+/// checksums; of each go at most two records, which are not shorter than headers.
+pub(crate) fn forget_caches(leaves: u64, extents: u64) -> ActionCost {
+    ActionCost { places: leaves, trees: 1, bytes: ROOT + 2 * extents * HEADER, sums: 0 }
+}
+
 /// A UUID tree of so many `entries`, which say `bytes` together.
 pub(crate) fn uuid_tree(geometry: &Geometry, entries: u64, bytes: u64) -> ActionCost {
     let plant = plant(geometry);

@@ -95,6 +95,11 @@ fn no_chunk_is_given_away_before_the_log_that_lies_in_it_is_replayed() {
     assert_eq!(fs.read_only_reason(), None);
     assert!(read(&fs, fs.root(), "logged") == content, "what was fsynced");
     fs.destroy().expect("close");
+    drop(fs);
+    // Their erasing needs little.
+    let items = Patch::new(&image.path).items(TreeId::ROOT);
+    assert_eq!(items.iter().filter(|(key, _)| key.objectid == FREE_SPACE_OBJECTID).count(), 0);
+    common::assert_sound(&image.path);
 }
 
 /// The item of a cache's first extent.

@@ -16,7 +16,7 @@ use btrfs_disk::{Key, TreeId};
 use btrfs_txn::delta::{Base, ObjectEdit};
 use btrfs_txn::{Op, View};
 use inode_index::Ref;
-use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
+use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, RenameMode, Result};
 
 /// A new inode's own item, its name in both indexes, its reference, and its directory. A symbolic link
 /// has one more.
@@ -139,16 +139,38 @@ pub(crate) fn look_index_up(
     id: InodeId,
     dir: &mut State,
 ) -> Result<()> {
+    names::check_next(begin_indexes(engine, view, id, dir)?)
+}
+
+/// As `look_index_up`, of the directory that a rename takes a name from: only what stays in its place needs an index.
+pub(crate) fn look_source_up(
+    engine: &Engine,
+    view: &View<'_>,
+    id: InodeId,
+    dir: &mut State,
+    mode: RenameMode,
+) -> Result<()> {
+    match mode {
+        RenameMode::Exchange | RenameMode::Whiteout | RenameMode::NoReplaceWhiteout => {
+            look_index_up(engine, view, id, dir)
+        }
+        RenameMode::Replace | RenameMode::NoReplace => {
+            begin_indexes(engine, view, id, dir).map(drop)
+        }
+    }
+}
+
+/// Answers the next one, be it one that nobody may have.
+fn begin_indexes(engine: &Engine, view: &View<'_>, id: InodeId, dir: &mut State) -> Result<u64> {
     if let Some(next) = dir.dir.next_index() {
-        return names::check_next(next);
+        return Ok(next);
     }
     let next = names::next_index(view, id)?;
-    names::check_next(next)?;
     dir.dir.begin_at(next);
     if dir.item.size == 0 && !names::has_any(view, id)? {
         dir.dir.begin_empty(engine.inodes.name_budget());
     }
-    Ok(())
+    Ok(next)
 }
 
 /// Times and size of a directory whose names changed by `name_len` bytes.

@@ -3,7 +3,9 @@
 //! A directory that moves to another parent must not end up below itself; `rename_lock`
 //! keeps the shape of the tree still while that is checked and done.
 
-use super::create::{check_parent, look_index_up, make_whiteout, touch_dir, writable_dir};
+use super::create::{
+    check_parent, look_index_up, look_source_up, make_whiteout, touch_dir, writable_dir,
+};
 use super::lookup::{is_gone, looked_up, parent_id};
 use super::remove::{check_last, child_of, drop_link, may_unname};
 use super::subvolume;
@@ -138,8 +140,7 @@ fn attempt(engine: &Engine, cx: &Context, r: &Rename<'_>) -> Result<Option<Optio
         return Ok(Some(None));
     }
     check(engine, r, &locked)?;
-    prepare_index(engine, &mut locked, r.from)?;
-    prepare_index(engine, &mut locked, r.to)?;
+    prepare_indexes(engine, &mut locked, r)?;
     if r.mode == RenameMode::Exchange {
         exchange(engine, r, &mut locked)?;
         return Ok(Some(None));
@@ -225,8 +226,10 @@ fn is_below(engine: &Engine, dir: InodeId, ancestor: InodeId) -> Result<bool> {
     Err(Errno::ELOOP.into())
 }
 
-fn prepare_index(engine: &Engine, locked: &mut Locked<'_>, dir: &Ref<Inode>) -> Result<()> {
-    look_index_up(engine, &engine.core.view(), dir.id, locked.state(dir))
+fn prepare_indexes(engine: &Engine, locked: &mut Locked<'_>, r: &Rename<'_>) -> Result<()> {
+    let view = engine.core.view();
+    look_source_up(engine, &view, r.from.id, locked.state(r.from), r.mode)?;
+    look_index_up(engine, &view, r.to.id, locked.state(r.to))
 }
 
 fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::common;
 use btrfs_disk::items::{InodeItem, RootItem, Timespec};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Caller, Options};
 use common::{CX, Image, errno, new_file};
 use fuzzing::patch::Patch;
 use testkit::oracle;
@@ -137,10 +137,11 @@ fn a_time_has_less_than_a_second_beside_the_second() {
     }
 }
 
-/// A volume whose top directory has one name, with this index.
-fn with_index(index: u64) -> Image {
+/// A volume whose top directory has the name `first`, with this index, and what was made before.
+fn with_index(index: u64, before: impl FnOnce(&BtrfsFs)) -> Image {
     let image = Image::new(256 << 20, &[]);
     let fs = image.open();
+    before(&fs);
     new_file(&fs, "first", b"content");
     fs.destroy().expect("close");
     drop(fs);
@@ -149,7 +150,7 @@ fn with_index(index: u64) -> Image {
     patch.edit_leaf(TreeId::FS, Key::new(256, kind::DIR_INDEX, 0), |items| {
         for (key, data) in items {
             match (key.objectid, key.kind) {
-                (256, kind::DIR_INDEX) => key.offset = index,
+                (256, kind::DIR_INDEX) if data[..8] == ino.to_le_bytes() => key.offset = index,
                 (at, kind::INODE_REF) if at == ino => {
                     data[..8].copy_from_slice(&index.to_le_bytes());
                 }
@@ -179,7 +180,7 @@ fn a_directory_whose_indexes_end_takes_no_more_names() {
     for (index, room) in
         [((1 << 62) - 6, true), ((1 << 62) - 2, false), (i64::MAX as u64 - 2, false)]
     {
-        let image = with_index(index);
+        let image = with_index(index, |_| ());
         let fs = image.open();
         let root = fs.root();
         let make = |n: u32| {
@@ -201,6 +202,36 @@ fn a_directory_whose_indexes_end_takes_no_more_names() {
         common::close_and_judge(&image, fs);
         let fs = image.open();
         new_file(&fs, "again", b"content");
+        common::close_and_judge(&image, fs);
+    }
+}
+
+/// Only who comes needs an index, and what stays where something was.
+#[test]
+fn what_is_in_a_directory_whose_indexes_end_can_be_moved_away() {
+    testkit::require!(kernel_btrfs);
+    for index in [(1 << 62) - 2, i64::MAX as u64 - 2] {
+        let image = with_index(index, |fs| {
+            fs.mkdir(&CX, fs.root(), b"dir", 0o755).expect("mkdir");
+            fs.create_subvolume(&Caller::root(), fs.root(), b"sub").expect("a subvolume");
+        });
+        let fs = image.open();
+        let root = fs.root();
+        let dir = fs.lookup(&CX, root, b"dir").expect("lookup").attr.ino;
+        fs.mknod(&CX, dir, b"other", FileKind::File, 0o644, 0).expect("create");
+        let refused = |name: &[u8], to: &[u8], mode| {
+            assert_eq!(errno(fs.rename(&CX, root, name, dir, to, mode)), libc::ENOSPC, "{mode:?}");
+        };
+        for name in [&b"first"[..], b"sub"] {
+            refused(name, b"gone", RenameMode::Whiteout);
+            refused(name, b"gone", RenameMode::NoReplaceWhiteout);
+            refused(name, b"other", RenameMode::Exchange);
+        }
+        fs.rename(&CX, root, b"first", dir, b"other", RenameMode::Replace).expect("a file");
+        fs.rename(&CX, root, b"sub", dir, b"sub", RenameMode::NoReplace).expect("a subvolume");
+        let back = fs.rename(&CX, dir, b"other", root, b"first", RenameMode::Replace);
+        assert_eq!(errno(back), libc::ENOSPC);
+        assert_eq!(listed(&fs), ["dir"]);
         common::close_and_judge(&image, fs);
     }
 }

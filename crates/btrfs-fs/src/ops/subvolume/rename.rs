@@ -12,7 +12,9 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{Inode, Locked, change, put_inode};
 use crate::names::{self, MAX_DEPTH, Target};
-use crate::ops::create::{Whiteout, check_parent, look_index_up, make_whiteout, touch_dir};
+use crate::ops::create::{
+    Whiteout, check_parent, look_index_up, look_source_up, make_whiteout, touch_dir,
+};
 use crate::ops::lookup::{looked_up, parent_id};
 use crate::ops::remove::{check_last, drop_link, may_unname};
 use crate::reserve::cost;
@@ -239,13 +241,16 @@ fn not_below(engine: &Engine, dir: InodeId, moved: &Side<'_>) -> Result<()> {
     Err(Errno::ELOOP.into())
 }
 
-fn lock<'a>(engine: &Engine, inodes: &[&'a Ref<Inode>]) -> Result<Locked<'a>> {
+fn lock<'a>(engine: &Engine, inodes: &[&'a Ref<Inode>], mode: RenameMode) -> Result<Locked<'a>> {
     let mut locked = Locked::new(inodes)?;
-    for dir in [inodes[0], inodes[1]] {
+    let (from, to) = (inodes[0], inodes[1]);
+    for dir in [from, to] {
         engine.still_writable(dir.id.tree)?;
         check_parent(locked.get(dir))?;
-        look_index_up(engine, &engine.core.view(), dir.id, locked.state(dir))?;
     }
+    let view = engine.core.view();
+    look_source_up(engine, &view, from.id, locked.state(from), mode)?;
+    look_index_up(engine, &view, to.id, locked.state(to))?;
     Ok(locked)
 }
 
@@ -263,7 +268,7 @@ fn may_leave(locked: &Locked<'_>, side: &Side<'_>) -> Result<()> {
 fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
     let mut inodes = vec![a.dir, b.dir];
     inodes.extend([a, b].into_iter().filter_map(|side| side.inode.as_ref()));
-    let mut locked = lock(engine, &inodes)?;
+    let mut locked = lock(engine, &inodes, RenameMode::Exchange)?;
     still(engine, a)?;
     still(engine, b)?;
     [a, b].into_iter().try_for_each(|side| may_leave(&locked, side))?;
@@ -309,7 +314,7 @@ fn replace(
     {
         let inodes: Vec<_> =
             [source.dir, to].into_iter().chain(&source.inode).chain(&gone).collect();
-        let mut locked = lock(engine, &inodes)?;
+        let mut locked = lock(engine, &inodes, mode)?;
         still(engine, source)?;
         may_leave(&locked, source)?;
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;

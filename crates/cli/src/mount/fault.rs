@@ -31,7 +31,7 @@ fn wanted(step: &str) -> Option<String> {
     all.filter(|(name, _)| *name == step).map(|(_, what)| what.to_owned()).next()
 }
 
-/// Work that gets on.
+/// Work that gets on, or waits.
 #[cfg(feature = "fault-injection")]
 const BUSY: std::time::Duration = std::time::Duration::from_secs(4);
 
@@ -56,6 +56,7 @@ pub fn at(step: &'static str) -> io::Result<()> {
             let start = std::time::Instant::now();
             while start.elapsed() < BUSY {}
         }
+        "slow" => std::thread::sleep(BUSY),
         _ => return Err(io::Error::other(format!("asked to fail at {step}"))),
     }
     Ok(())

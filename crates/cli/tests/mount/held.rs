@@ -45,7 +45,10 @@ impl Holding {
         assert_eq!(holding.says(), "ready\n");
         signal(silent.pid(), "STOP");
         holding.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-        thread::sleep(Duration::from_millis(500));
+        // From then on it has the directory's lock.
+        let call = format!("/proc/{}/syscall", holding.child.id());
+        let lists = format!("{} ", libc::SYS_getdents64);
+        eventually("it lists", || fs::read_to_string(&call).is_ok_and(|c| c.starts_with(&lists)));
         holding
     }
 
@@ -66,6 +69,13 @@ impl Drop for Holding {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a thread that tells of names waits in the kernel for somebody.
+fn is_kept(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats.any(|stat| stat.contains("(fuse-names) D "))
 }
 
 /// The server of `memory`.
@@ -100,6 +110,7 @@ fn forced(options: &str) {
     file.write_all(b"before").unwrap();
     let mut holding = Holding::new(&silent, &mount, "dir");
     fine(&["subvolume", "create", &mount.join("dir/new").display().to_string()]);
+    eventually("a thread is kept", || is_kept(mount.pid()));
     signal(mount.pid(), "TERM");
     eventually("detached", || mounted(&mount.point).is_none());
     thread::sleep(BESIDE);
@@ -113,7 +124,7 @@ fn forced(options: &str) {
         tell.send(())
     });
     let refused = told.recv_timeout(Duration::from_secs(10));
-    let held = !holding.goes_on();
+    let held = !holding.goes_on() && is_kept(mount.pid());
     drop(holding);
     assert!(held, "{options}: nobody held it");
     assert_eq!(refused, Ok(()), "{options}: who has a file open hears nothing");

@@ -122,17 +122,30 @@ fn signals_that_come_together_are_one() {
     });
 }
 
-/// A mount whose `step` takes 4 seconds.
-fn slow(image: &Image, options: &str, step: &str) -> Mount {
+/// A mount of which a step takes 4 seconds.
+fn slow(image: &Image, options: &str, fault: &str) -> Mount {
     let point = Mount::directory(image);
     let mut child = Command::new(common::PROGRAM);
-    child.env("SPINNEY_FAULT", format!("{step}=busy"));
-    child.args(["mount", "-f", "-o", options, &image.word()]).arg(&point);
-    let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    child.env("SPINNEY_FAULT", fault);
+    child.args(["mount", "-f", "-o", options, "--log"]).arg(image.dir.join("log"));
+    child.arg(image.word()).arg(&point);
+    let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mount = Mount { point, ready: String::new(), child: child.ok() };
     eventually("mounted", || mounted(&mount.point).is_some());
     eventually("served", || fs::write(mount.join("served"), "").is_ok());
     mount
+}
+
+fn log_of(image: &Image) -> String {
+    fs::read_to_string(image.dir.join("log")).unwrap_or_default()
+}
+
+/// A signal, and another behind what comes beside the first, counted from when the server has heard of that.
+fn signal_twice(mount: &Mount, image: &Image) {
+    signal(mount.pid(), "TERM");
+    eventually("heard", || log_of(image).contains("committing and unmounting"));
+    thread::sleep(BESIDE);
+    signal(mount.pid(), "TERM");
 }
 
 /// A second signal while the volume is being closed: the close is what it is, and who waits hears of it.
@@ -141,13 +154,13 @@ fn a_close_under_way_ends_as_one() {
     require!(fuse);
     require!(btrfs_progs);
     each("under-way", |image, options| {
-        let mut mount = slow(&image, options, "closing");
+        let mut mount = slow(&image, options, "closing=busy");
         fs::write(mount.join("file"), "new").unwrap();
         signal(mount.pid(), "TERM");
         eventually("unmounted", || mounted(&mount.point).is_none());
         thread::sleep(BESIDE);
         signal(mount.pid(), "TERM");
-        let (code, log) = mount.wait();
+        let (code, log) = (mount.wait().0, log_of(&image));
         assert_eq!(code, Some(0), "{options}: {log}");
         assert!(log.contains("is closed"), "{options}: {log}");
         assert_clean(&image.path);
@@ -161,14 +174,12 @@ fn a_signal_during_the_commit_does_not_wait_for_open_files() {
     require!(fuse);
     require!(btrfs_progs);
     each("during", |image, options| {
-        let mut mount = slow(&image, options, "ending");
+        let mut mount = slow(&image, options, "ending=slow");
         let mut file = File::create(mount.join("open")).unwrap();
         file.write_all(b"before").unwrap();
-        signal(mount.pid(), "TERM");
-        thread::sleep(BESIDE);
-        signal(mount.pid(), "TERM");
+        signal_twice(&mount, &image);
         assert!(mounted(&mount.point).is_some(), "the commit is under way");
-        let (code, log) = mount.wait();
+        let (code, log) = (mount.wait().0, log_of(&image));
         assert_eq!(code, Some(1), "{options}: {log}");
         assert!(log.contains("again"), "{options}: {log}");
         assert!(file.write_all(b"lost").and(file.sync_all()).is_err());
@@ -185,12 +196,10 @@ fn a_signal_during_the_commit_does_not_spoil_the_end() {
     require!(fuse);
     require!(btrfs_progs);
     each("way", |image, options| {
-        let mut mount = slow(&image, options, "ending");
+        let mut mount = slow(&image, options, "ending=slow");
         fs::write(mount.join("file"), "new").unwrap();
-        signal(mount.pid(), "TERM");
-        thread::sleep(BESIDE);
-        signal(mount.pid(), "TERM");
-        let (code, log) = mount.wait();
+        signal_twice(&mount, &image);
+        let (code, log) = (mount.wait().0, log_of(&image));
         assert_eq!(code, Some(0), "{options}: {log}");
         assert!(log.contains("again") && log.contains("is closed"), "{options}: {log}");
         assert_clean(&image.path);

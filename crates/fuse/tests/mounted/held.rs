@@ -193,39 +193,3 @@ fn waiting() -> usize {
     let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
     stats.filter(|stat| stat.contains("(fuse-names) D ")).count()
 }
-
-/// Some of its threads may be in the kernel still, which has them wait for who lists a directory.
-#[test]
-fn a_session_that_is_over_keeps_no_file_system() {
-    if !able() {
-        return;
-    }
-    for transport in [Transport::Classic, Transport::Auto] {
-        let mut mount = Mount::new(&with_transport(transport)).expect("mount");
-        // Until `silent` goes.
-        let listing;
-        let silent = Silent::new();
-        let dir = directory(&mount, "held");
-        listing = silent.list(&mount.path("held"));
-        silent.0.spy.reads.wait_for(1);
-        make_new(&mount, dir);
-        becomes_true("nobody waits for who lists", || waiting() > 0);
-        // Beside those of other tests.
-        thread::sleep(Duration::from_millis(50));
-        mount.unmounter().unmount(true).unwrap();
-        mount.unmounter().disconnect();
-        let ended = mount.join();
-        let (held, kept) = (waiting(), Arc::strong_count(&mount.spy));
-        silent.let_go();
-        drop(listing);
-        assert_eq!((ended.is_ok(), kept), (true, 1));
-        assert!(held > 0, "none was there any more");
-    }
-}
-
-/// Threads that tell of names, and wait in the kernel for somebody.
-fn waiting() -> usize {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
-    stats.filter(|stat| stat.contains("(fuse-names) D ")).count()
-}

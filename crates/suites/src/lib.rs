@@ -13,3 +13,8 @@ pub use program::{Tool, spinney, tool};
 pub use volume::{
     Mounted, TRANSPORTS, Volume, assert_sound, assert_sound_after_kill, lacking, transports,
 };
+
+/// A number from the environment: how long a suite goes on, and with what.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}

@@ -152,13 +152,13 @@ fn postgres_on_a_server_that_is_killed() {
     let Some(postgres) = Postgres::new() else {
         skip!("postgresql is not installed");
     };
-    let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds = suites::number("SPINNEY_ROUNDS", 3);
     for transport in transports() {
         let volume = Volume::new("postgres", 4 << 30);
         let mount = volume.mount(transport, LIMIT);
         postgres.make(mount.path());
         mount.unmount();
-        for number in 0..rounds.unwrap_or(3) {
+        for number in 0..rounds {
             killed(&volume, &postgres, transport, number);
         }
     }

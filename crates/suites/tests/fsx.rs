@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use suites::{Limited, Tool, Volume, lacking, tool};
+use suites::{Limited, Tool, Volume, lacking, number, tool};
 use testkit::skip;
 
 const FSX: Tool = Tool { name: "fsx", version: "0.3.2" };
@@ -51,10 +51,6 @@ impl Sizes {
         let Sizes { file, most } = self;
         format!("flen = {file}\n[opsize]\nmin = 1\nmax = {most}\nalign = 1\n{EVERYTHING}")
     }
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 fn exercise(transport: &str, sizes: &Sizes, operations: u64) {

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use suites::{Volume, shell, transports};
+use suites::{Volume, number, shell, transports};
 use testkit::oracle::{KernelMount, LoopDevice};
 
-const ROUNDS: usize = 8;
+const ROUNDS: u64 = 8;
 const SIZE: u64 = 160 << 20;
 /// Bytes of a file, one size for each kind of round: extents, parts of blocks, inline.
 const SIZES: [usize; 3] = [1 << 20, 70_001, 1500];
@@ -76,12 +76,12 @@ fn free_for_the_kernel(volume: &Volume) -> u64 {
 
 #[test]
 fn rounds_give_all_space_back() {
-    let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds = number("SPINNEY_ROUNDS", ROUNDS) as usize;
     for transport in transports() {
         let volume = Volume::new("full", SIZE);
         let mount = volume.mount(transport, Duration::from_secs(400));
         let mut free = Vec::new();
-        for number in 0..rounds.unwrap_or(ROUNDS) {
+        for number in 0..rounds {
             round(mount.path(), number);
             // The first round of each kind may leave chunks behind.
             let expected = if number > SIZES.len() { free.last().copied() } else { None };

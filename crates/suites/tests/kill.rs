@@ -262,10 +262,10 @@ fn what_was_synced_survives() {
     if able.is_empty() {
         return;
     }
-    let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds = suites::number("SPINNEY_ROUNDS", 6);
     let volume = Volume::new("kill", 1 << 30);
     let clients = clients();
-    for number in 0..rounds.unwrap_or(6) {
+    for number in 0..rounds {
         round(&volume, &clients, number, able[number as usize % able.len()]);
         let promised = clients.iter().map(|(_, promised)| promised.load(Ordering::SeqCst));
         println!("round {number}: promised {:?}", promised.collect::<Vec<_>>());

@@ -183,8 +183,7 @@ fn balances_and_deletions_that_were_cut_off_go_on() {
     if able.is_empty() {
         return;
     }
-    let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
-    let rounds = rounds.unwrap_or(4);
+    let rounds = suites::number("SPINNEY_ROUNDS", 4);
     let volume = Volume::new("kill-balance", 2 << 30);
     // More, where none of so many is cut off in the middle: a quick server is done before it dies.
     let most = 3 * rounds;

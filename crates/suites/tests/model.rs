@@ -7,16 +7,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use suites::{Mounted, Volume, lacking};
+use suites::{Mounted, Volume, lacking, number};
 use testkit::ops::{
     Config, Op, OpKind, Tolerance, check_private_trees, check_shared_tree, explain, generate,
     lockstep,
 };
 use testkit::{PosixFs, Profile, RefFs, skip};
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// The kernel does not know of a FUSE inode that it is frozen, and where two errors are
 /// due it reports its own before it asks the server (docs/SEMANTICS.md).

@@ -63,11 +63,11 @@ fn what_mounts_write_is_counted() {
     if able.is_empty() {
         return;
     }
-    let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds = suites::number("SPINNEY_ROUNDS", 3);
     let volume = Volume::new("simple-quotas", 2 << 30);
     begin(&volume);
     let ours = suites::spinney().to_string_lossy().into_owned();
-    for round in 0..rounds.unwrap_or(3) {
+    for round in 0..rounds {
         if round % 3 == 2 {
             let mount = volume.mount_by_kernel();
             work(mount.path(), "btrfs", round);

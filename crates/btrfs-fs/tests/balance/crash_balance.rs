@@ -58,12 +58,7 @@ fn base(dir: &TempDir) -> Image {
 }
 
 fn wait(fs: &BtrfsFs) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let status = fs.balance_status().expect("status");
+    let status = common::end_of_balance(fs, Duration::from_secs(60));
     assert_eq!((status.errno, status.failed), (0, 0), "{status:?}");
 }
 

@@ -7,13 +7,13 @@
 use crate::common;
 use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter, balance_flags};
-use btrfs_fs::{BalanceState, BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId};
+use btrfs_fs::{BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId};
 use common::kernel::kernel;
 use common::{CX, Files, Image, Stop, files_of, find, read};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testkit::ops::Rng;
 use testkit::oracle::{self, newer_btrfs, newer_btrfs_check, run, sh};
 use vfs::{FileKind, FileSystem, Ino, SetAttr};
@@ -141,12 +141,7 @@ fn balance(fs: &BtrfsFs, turn: usize) {
     let item =
         BalanceItem { flags, data: filter, metadata: filter, system: filter, ..Default::default() };
     fs.start_balance(item).expect("begin");
-    let start = Instant::now();
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(start.elapsed() < Duration::from_secs(120), "the balance ends");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let status = fs.balance_status().expect("status");
+    let status = common::end_of_balance(fs, Duration::from_secs(120));
     assert_eq!((status.errno, status.failed), (0, 0), "{status:?}");
 }
 

@@ -8,7 +8,7 @@ use btrfs_fs::{BalanceState, BalanceStatus, BtrfsFs, Caller, Options};
 use btrfs_space::Kind;
 use common::{CX, Image, copies};
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testkit::oracle;
 use vfs::{FileKind, FileSystem, Ino};
 
@@ -16,12 +16,7 @@ const NODE: usize = 4096;
 const FILES: usize = 400;
 
 fn status(fs: &BtrfsFs) -> BalanceStatus {
-    let end = Instant::now() + Duration::from_secs(60);
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    fs.balance_status().expect("status")
+    common::end_of_balance(fs, Duration::from_secs(60))
 }
 
 fn balance(fs: &BtrfsFs) -> BalanceStatus {

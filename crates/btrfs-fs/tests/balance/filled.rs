@@ -14,7 +14,7 @@ use btrfs_space::{GroupInfo, Kind, Moment, Space};
 use common::CX;
 use common::places::Places;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vfs::FileSystem;
 
 const FILE: usize = 1 << 20;
@@ -89,15 +89,7 @@ fn run(fs: &BtrfsFs, data: BalanceFilter) -> BalanceStatus {
 }
 
 fn ended(fs: &BtrfsFs) -> BalanceStatus {
-    let end = Instant::now() + Duration::from_secs(120);
-    loop {
-        let status = fs.balance_status().expect("status");
-        if status.state != BalanceState::Running {
-            return status;
-        }
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    common::end_of_balance(fs, Duration::from_secs(120))
 }
 
 fn by_usage(usage: u64) -> BalanceFilter {

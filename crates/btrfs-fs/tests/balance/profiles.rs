@@ -17,7 +17,7 @@ use common::kernel::{btrfs, kernel};
 use common::{CX, Image, close_and_judge, new_file};
 use fuzzing::patch::Patch;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testkit::oracle::{self, KernelMount};
 use vfs::FileSystem;
 
@@ -91,15 +91,7 @@ fn nothing_new_has_fewer_copies_than_the_volume_is_said_to_have() {
 
 fn run(fs: &BtrfsFs, item: BalanceItem) -> btrfs_fs::BalanceStatus {
     fs.start_balance(item).expect("begin");
-    let end = Instant::now() + Duration::from_secs(120);
-    loop {
-        let status = fs.balance_status().expect("status");
-        if status.state != BalanceState::Running {
-            return status;
-        }
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    common::end_of_balance(fs, Duration::from_secs(120))
 }
 
 fn converts(target: u64, limit: u64) -> BalanceFilter {

@@ -8,14 +8,14 @@ use crate::common;
 use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
 use btrfs_disk::ids::block_group::DATA;
 use btrfs_disk::items::BalanceItem;
-use btrfs_fs::{BalanceState, BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Options};
 use common::CX;
 use common::asleep::begun;
 use common::places::Places;
 use std::io::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vfs::{FileKind, FileSystem};
 
 /// No other read is of so many bytes.
@@ -114,12 +114,7 @@ fn once() -> bool {
         made.join().expect("no panic");
     });
     let there = crashed(&device, "durable");
-    let end = Instant::now() + Duration::from_secs(20);
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let status = fs.balance_status().expect("status");
+    let status = common::end_of_balance(&fs, Duration::from_secs(20));
     assert_eq!((status.failed, status.errno), (1, libc::EIO), "{status:?}");
     assert!(device.hook.reads.load(Ordering::SeqCst) > 1, "it failed amid its turn");
     assert_eq!(fs.read_only_reason(), None);

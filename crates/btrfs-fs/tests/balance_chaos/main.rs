@@ -327,12 +327,7 @@ fn mended(fs: &BtrfsFs) {
 }
 
 fn end_of_balance(fs: &BtrfsFs) -> BalanceStatus {
-    let end = Instant::now() + Duration::from_secs(120);
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    fs.balance_status().expect("status")
+    common::end_of_balance(fs, Duration::from_secs(120))
 }
 
 /// The last mount: a balance that is left goes to its end.

@@ -13,11 +13,12 @@ pub mod unreadable;
 
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_check::FindingKind;
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BalanceState, BalanceStatus, BtrfsFs, Options};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::{self, TempDir};
 use vfs::{Context, FileKind, FileSystem, Ino};
@@ -122,6 +123,19 @@ pub fn close_and_judge(image: &Image, fs: BtrfsFs) {
     judge(&image.path, &expected);
     check_ourselves(&image.path);
     assert_same(&expected, &snapshot(&image.open()));
+}
+
+/// What a balance has come to, when it is not running any more; before `limit`.
+pub fn end_of_balance(fs: &BtrfsFs, limit: Duration) -> BalanceStatus {
+    let end = Instant::now() + limit;
+    loop {
+        let status = fs.balance_status().expect("status");
+        if status.state != BalanceState::Running {
+            return status;
+        }
+        assert!(Instant::now() < end, "the balance ends");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A number from the environment.

@@ -7,12 +7,12 @@ use blockdev::MemDevice;
 use btrfs_disk::Logical;
 use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
 use btrfs_disk::items::BalanceItem;
-use btrfs_fs::{BalanceState, BalanceStatus, BtrfsFs};
+use btrfs_fs::{BalanceStatus, BtrfsFs};
 use btrfs_image::mkfs::{MkfsOptions, make};
 use btrfs_space::GroupInfo;
 use fuzzing::hostile::base::{Base, options};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vfs::{FileKind, FileSystem, Ino};
 
 pub fn content(n: usize) -> Vec<u8> {
@@ -55,12 +55,7 @@ pub fn volume(size: u64, fill: impl FnOnce(&BtrfsFs)) -> Base {
 pub fn balance(fs: &BtrfsFs) -> BalanceStatus {
     let flags = DATA | METADATA | SYSTEM;
     fs.start_balance(BalanceItem { flags, ..BalanceItem::default() }).expect("begin");
-    let end = Instant::now() + Duration::from_secs(90);
-    while fs.balance_status().expect("status").state == BalanceState::Running {
-        assert!(Instant::now() < end, "the balance ends");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    fs.balance_status().expect("status")
+    crate::common::end_of_balance(fs, Duration::from_secs(90))
 }
 
 pub fn has(group: &GroupInfo, at: u64) -> bool {

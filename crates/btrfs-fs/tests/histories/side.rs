@@ -5,7 +5,7 @@
 //!
 //! What it does not know: histories, and what is right.
 
-use crate::common::CX;
+use crate::common::{CX, end_of_balance};
 use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter as f, balance_flags};
 use btrfs_fs::{BalanceState, BtrfsFs, Caller, Delete, LimitChange, Qgroup, QgroupId};
@@ -200,12 +200,7 @@ impl Ours<'_> {
     }
 
     fn wait_for_balance(&self) {
-        let start = Instant::now();
-        while self.0.balance_status().expect("status").state == BalanceState::Running {
-            assert!(start.elapsed() < PATIENCE, "the balance ends");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let status = self.0.balance_status().expect("status");
+        let status = end_of_balance(self.0, PATIENCE);
         assert_eq!((status.errno, status.failed), (0, 0), "{status:?}");
     }
 }

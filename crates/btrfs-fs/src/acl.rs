@@ -3,7 +3,7 @@
 //! The stored form is that of the `system.posix_acl_*` attributes ([`vfs::posix_acl`]).
 
 pub(crate) use vfs::posix_acl::{ACCESS, DEFAULT};
-use vfs::posix_acl::{GROUP, GROUP_OBJ, MASK, NO_ID, OTHER, USER, USER_OBJ, VERSION};
+use vfs::posix_acl::{GROUP, GROUP_OBJ, MASK, NO_ID, OTHER, USER, USER_OBJ, VERSION, to_bytes};
 use vfs::{Errno, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,13 +94,7 @@ impl Acl {
     }
 
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut out = VERSION.to_le_bytes().to_vec();
-        for entry in &self.0 {
-            out.extend_from_slice(&entry.tag.to_le_bytes());
-            out.extend_from_slice(&entry.perm.to_le_bytes());
-            out.extend_from_slice(&entry.id.to_le_bytes());
-        }
-        out
+        to_bytes(self.0.iter().map(|entry| (entry.tag, entry.perm, entry.id)))
     }
 
     fn perm(&self, tag: u16) -> Option<u16> {

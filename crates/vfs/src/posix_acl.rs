@@ -27,3 +27,19 @@ pub const MASK: u16 = 0x10;
 pub const OTHER: u16 = 0x20;
 /// The id of entries that name nobody.
 pub const NO_ID: u32 = u32::MAX;
+
+/// Whether the attribute of this name is an ACL.
+pub fn is_acl(name: &[u8]) -> bool {
+    matches!(name, ACCESS | DEFAULT)
+}
+
+/// An attribute of these entries: tag, permissions and id of each, in order.
+pub fn to_bytes(entries: impl IntoIterator<Item = (u16, u16, u32)>) -> Vec<u8> {
+    let mut out = VERSION.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        out.extend_from_slice(&tag.to_le_bytes());
+        out.extend_from_slice(&perm.to_le_bytes());
+        out.extend_from_slice(&id.to_le_bytes());
+    }
+    out
+}

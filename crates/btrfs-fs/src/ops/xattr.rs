@@ -12,15 +12,12 @@ use btrfs_disk::items::inode_flags::{
     APPEND, COMPRESS, IMMUTABLE, NOCOMPRESS, NODATACOW, NODATASUM,
 };
 use btrfs_txn::Op;
+use vfs::posix_acl::is_acl;
 use vfs::{Errno, FsError, Ino, Result, XattrMode};
 
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 const PROPERTIES: &[u8] = b"btrfs.";
-
-fn is_acl(name: &[u8]) -> bool {
-    matches!(name, acl::ACCESS | acl::DEFAULT)
-}
 
 fn is_symlink(state: &State) -> bool {
     state.item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFLNK

@@ -10,7 +10,7 @@
 
 use crate::{args, sys};
 use std::collections::BTreeMap;
-use vfs::posix_acl::{ENTRY, GROUP, GROUP_OBJ, HEAD, MASK, NO_ID, OTHER, USER, USER_OBJ, VERSION};
+use vfs::posix_acl::{ENTRY, GROUP, GROUP_OBJ, HEAD, MASK, NO_ID, OTHER, USER, USER_OBJ, to_bytes};
 
 /// As many entries are in an attribute of the greatest length that Linux has.
 const MOST: usize = (super::LONGEST_XATTR - HEAD) / ENTRY;
@@ -33,14 +33,7 @@ pub fn value(text: &[u8]) -> Option<Vec<u8>> {
     if ![USER_OBJ, GROUP_OBJ, OTHER].into_iter().all(has) || names && !has(MASK) {
         return None;
     }
-    let mut value = Vec::with_capacity(HEAD + all.len() * ENTRY);
-    value.extend(VERSION.to_le_bytes());
-    for ((tag, id), perm) in all {
-        value.extend(tag.to_le_bytes());
-        value.extend(perm.to_le_bytes());
-        value.extend(id.to_le_bytes());
-    }
-    Some(value)
+    Some(to_bytes(all.into_iter().map(|((tag, id), perm)| (tag, perm, id))))
 }
 
 /// Tag and number, and what they may do.
@@ -106,6 +99,7 @@ fn permissions(letters: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vfs::posix_acl::VERSION;
 
     fn entries(text: &str) -> Option<Vec<(u16, u16, u32)>> {
         let value = value(text.as_bytes())?;

@@ -471,8 +471,8 @@ impl<'v> Unpacker<'v> {
 
 /// No volume knows it; or it is an ACL that no item holds: other file systems have longer ones.
 fn cannot_be_had(name: &[u8], value: &[u8], error: Errno) -> bool {
-    let is_acl = [vfs::posix_acl::ACCESS, vfs::posix_acl::DEFAULT].contains(&name);
-    error == Errno::EOPNOTSUPP || is_acl && value.len() > FITS && error == Errno::ENOSPC
+    let is_long = vfs::posix_acl::is_acl(name) && value.len() > FITS;
+    error == Errno::EOPNOTSUPP || is_long && error == Errno::ENOSPC
 }
 
 /// What is wrong with an attribute that no system call would take.

@@ -19,7 +19,7 @@ use crate::reserve::{Reservation, cost};
 use btrfs_disk::{Error, TreeId};
 use btrfs_space::space_cache::{self, CacheFile};
 use btrfs_space::{TreeItems, can_be_dropped};
-use btrfs_tree::{Cursor, NodeStore};
+use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::delta::{ActionCost, TreeAction};
 use btrfs_txn::{Root, Roots};
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ pub(crate) fn begin(engine: &Engine) -> Result<bool> {
     let caches = space_cache::find(&mut items(engine, TreeId::ROOT)?).fs()?;
     let bytes = core.space.free_space_bytes();
     let stale = roots.get(TreeId::FREE_SPACE).map_or(0, |root| engine.nodes_at_most(root));
-    let action = cost_of(&caches, bytes, stale);
+    let action = cost::free_space_tree(bytes, caches.len() as u64, extents_of(&caches), stale);
     let reservation = room(engine, action).map_err(|error| no_room(error, bytes))?;
     let caches = droppable(engine, caches)?;
     engine.core.begin().act(TreeAction::FreeSpaceTree(caches.into()), action);
@@ -76,15 +76,13 @@ fn forget_caches(engine: &Engine) -> Result<()> {
 
 /// By the leaves that their items lie in, of which a cache has a fraction.
 fn cost_beside_tree(engine: &Engine, caches: &[CacheFile]) -> Result<ActionCost> {
-    let root =
-        engine.core.roots().get(TreeId::ROOT).ok_or_else(|| no_tree(TreeId::ROOT)).fs()?.root;
+    let root = root_of(engine, TreeId::ROOT)?;
     let (mut cursor, mut leaves) = (Cursor::new(&engine.core.store, &root), BTreeSet::new());
     for key in caches.iter().flat_map(|cache| &cache.keys) {
         cursor.seek(key).fs()?;
         leaves.extend(cursor.current().map(|item| item.node().logical()));
     }
-    let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
-    Ok(cost::forget_caches(leaves.len() as u64, extents as u64))
+    Ok(cost::forget_caches(leaves.len() as u64, extents_of(caches)))
 }
 
 /// Half a commit is the end of a mount, and nobody needs a cache gone: those stay that do not fit the extent tree, or
@@ -115,13 +113,17 @@ fn droppable(engine: &Engine, mut caches: Vec<CacheFile>) -> Result<Vec<CacheFil
 }
 
 fn items(engine: &Engine, tree: TreeId) -> Result<TreeItems<'_, NodeStore>> {
-    let root = engine.core.roots().get(tree).ok_or_else(|| no_tree(tree)).fs()?.root;
-    Ok(TreeItems::new(&engine.core.store, &root))
+    Ok(TreeItems::new(&engine.core.store, &root_of(engine, tree)?))
 }
 
-fn cost_of(caches: &[CacheFile], bytes: u64, stale: u64) -> ActionCost {
-    let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
-    cost::free_space_tree(bytes, caches.len() as u64, extents as u64, stale)
+fn root_of(engine: &Engine, tree: TreeId) -> Result<TreeRoot> {
+    let roots = engine.core.roots();
+    let root = roots.get(tree).ok_or_else(|| Error::corrupt(format!("no tree {tree}"))).fs()?;
+    Ok(root.root)
+}
+
+fn extents_of(caches: &[CacheFile]) -> u64 {
+    caches.iter().map(|cache| cache.extents.len() as u64).sum()
 }
 
 fn room(engine: &Engine, action: ActionCost) -> Result<Reservation<'_>> {
@@ -153,10 +155,6 @@ pub(crate) fn give_up(engine: &Engine, quotas: &Root) -> Result<()> {
     drop(reservation);
     engine.stats.quotas_given_up.add(1);
     Ok(())
-}
-
-fn no_tree(id: TreeId) -> Error {
-    Error::corrupt(format!("no tree {id}"))
 }
 
 fn no_room(error: FsError, bytes: u64) -> FsError {

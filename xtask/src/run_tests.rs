@@ -95,31 +95,26 @@ fn next(queue: &Mutex<Vec<Job>>) -> Option<Job> {
 
 /// A program below `tests/` falls apart into its modules.
 fn jobs_of(program: Program) -> Vec<Job> {
-    let whole = |program: Program| {
-        let Program { path, folder, name, .. } = program;
-        vec![Job { path, folder, name, tests: None }]
+    let job = |name: &String, tests| Job {
+        path: program.path.clone(),
+        folder: program.folder.clone(),
+        name: name.clone(),
+        tests,
     };
-    if !program.integration {
-        return whole(program);
-    }
-    let listed = Command::new(&program.path)
-        .args(["--list", "--format=terse"])
-        .current_dir(&program.folder)
-        .output();
-    let text =
-        listed.ok().filter(|o| o.status.success()).and_then(|o| String::from_utf8(o.stdout).ok());
-    let modules = by_module(&text.unwrap_or_default());
+    let modules = if program.integration { by_module(&list(&program)) } else { BTreeMap::new() };
     if modules.len() < 2 {
-        return whole(program);
+        return vec![job(&program.name, None)];
     }
-    let Program { path, folder, name, .. } = program;
-    let job = |(module, tests): (String, Vec<String>)| Job {
-        path: path.clone(),
-        folder: folder.clone(),
-        name: if module.is_empty() { name.clone() } else { module },
-        tests: Some(tests),
-    };
-    modules.into_iter().map(job).collect()
+    let name = |module| if String::is_empty(module) { &program.name } else { module };
+    modules.iter().map(|(module, tests)| job(name(module), Some(tests.clone()))).collect()
+}
+
+/// Its tests, as it lists them; nothing if it does not.
+fn list(program: &Program) -> String {
+    let mut command = Command::new(&program.path);
+    let listed = command.args(["--list", "--format=terse"]).current_dir(&program.folder).output();
+    let listed = listed.ok().filter(|output| output.status.success());
+    listed.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default()
 }
 
 /// The tests of a list by the modules of the root that they are in.
